@@ -1,0 +1,1 @@
+"""Clusters: who is who, who initialises, who waits, who serves."""

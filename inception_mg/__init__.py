@@ -1,0 +1,1 @@
+"""Inception v3 on one device, many GPUs, or a cluster: the library."""

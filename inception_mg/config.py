@@ -1,0 +1,224 @@
+"""Every setting, its default and its help text: frozen dataclasses and nothing else.
+
+A program in scripts/ makes one flag per field; the library takes the part it needs. Names are those
+of the 2016 release where it had one. Checks that need only the values are in `check_*` below, so
+that a wrong flag is refused before TensorFlow is imported.
+"""
+
+import dataclasses
+
+from inception_mg.errors import FlagError
+
+MINIMUM_IMAGE_SIZE = 75  # Below this the last grid of Inception v3 has no pixel.
+COMPUTE_DTYPES = ('float32', 'bfloat16', 'float16')
+ON_BAD_IMAGE = ('skip', 'fail')
+SPLITS = ('', 'branches', 'stages')
+
+
+def option(default, help_text: str, choices: tuple = ()):
+    """Returns a dataclass field that carries its help text and, for an enumeration, its choices."""
+    return dataclasses.field(default=default, metadata={'help': help_text, 'choices': choices})
+
+
+@dataclasses.dataclass(frozen=True)
+class BuildConfig:
+    """What scripts/build_image_data.py needs: folders of images in, shards of records out."""
+
+    train_directory: str = option('', 'Folder with one folder of training images per class.')
+    validation_directory: str = option('', 'Folder with one folder of validation images per class.')
+    output_directory: str = option('', 'Where the shards, labels.txt and dataset.json are written.')
+    labels_file: str = option(
+        '', 'Text file with one class (folder) name per line. Default: every folder, in sorted order.')
+    train_shards: int = option(2, 'Number of shards of the training set.')
+    validation_shards: int = option(2, 'Number of shards of the validation set.')
+    num_threads: int = option(2, 'Number of processes that convert images.')
+    on_bad_image: str = option(
+        'skip', 'What to do with a file that is no readable image: skip it (and exit with 3 after '
+        'writing the rest), or fail before any shard is put in place.', ON_BAD_IMAGE)
+    jpeg_quality: int = option(95, 'Quality of JPEGs made from other formats, 1 to 100.')
+    describe: bool = option(
+        False, 'Write no records: count those already in --output_directory and write the '
+        'dataset.json that train and evaluate read (for records of the 2016 program).')
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """How shards become batches."""
+
+    data_dir: str = option('', 'Folder with the shards and dataset.json of build_image_data.py.')
+    batch_size: int = option(
+        32, 'Images per step of this process; split evenly over its towers.')
+    image_size: int = option(
+        299, f'Side of the square input images in pixels, at least {MINIMUM_IMAGE_SIZE}.')
+    num_preprocess_threads: int = option(
+        4, 'Images decoded and distorted at the same time on each host.')
+    num_readers: int = option(4, 'Shards read at the same time on each host.')
+    input_queue_memory_factor: int = option(
+        16, 'The shuffle buffer holds 1024 x this many encoded images, or all of them if fewer.')
+    distort: bool = option(
+        True, 'Distort training images (crop, flip, colour) as the 2016 release does.')
+    skip_damaged_records: bool = option(
+        False, 'Go on with the next shard at a damaged record (and count it) instead of stopping.')
+    data_seed: int = option(0, 'Seed of the shuffling and the distortions; 0 = a new one each run.')
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """Inception v3 and its loss."""
+
+    width: float = option(
+        1.0, 'Multiplies the number of channels of every layer (multiples of 8, at least 8).')
+    compute_dtype: str = option(
+        'float32', 'Type of activations and products; variables, batch-norm statistics and losses '
+        'stay float32.', COMPUTE_DTYPES)
+    batch_norm_decay: float = option(
+        0.9997, 'Decay of the batch-norm statistics; use 0.9 for runs of a few hundred steps.')
+    dropout_keep_prob: float = option(0.8, 'Share of the last features that dropout keeps.')
+    weight_decay: float = option(0.00004, 'Factor of the L2 loss of every weight.')
+    label_smoothing: float = option(0.1, 'Share of the target spread evenly over all classes.')
+    aux_loss_weight: float = option(0.4, 'Weight of the auxiliary head in the loss.')
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """RMSProp, its schedule and the moving averages of the weights."""
+
+    initial_learning_rate: float = option(0.1, 'Learning rate of the first step.')
+    num_epochs_per_decay: float = option(
+        30.0, 'Epochs (of images consumed) after which the learning rate decays.')
+    learning_rate_decay_factor: float = option(0.16, 'Factor of each learning-rate decay.')
+    rmsprop_decay: float = option(0.9, 'Decay of the squared gradients.')
+    rmsprop_momentum: float = option(0.9, 'Momentum.')
+    rmsprop_epsilon: float = option(1.0, 'Added to the mean of the squared gradients.')
+    moving_average_decay: float = option(
+        0.9999, 'Decay of the averages that evaluation uses; use 0.99 for runs of a few hundred steps.')
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceConfig:
+    """Which devices of this machine the towers use."""
+
+    num_gpus: int = option(
+        0, 'GPUs to use: a tower on each, or with --split_model a tower on every --split_devices of '
+        'them. 0 = one tower. On a machine without GPUs that many CPU devices take their place.')
+    split_model: str = option(
+        '', 'Split each tower over several devices: by the independent branches of every Inception '
+        'block, or by consecutive stages of the network.', SPLITS)
+    split_devices: int = option(2, 'Devices of one tower under --split_model.')
+    gpu_memory_fraction: float = option(
+        0.0, 'Share of each GPU\'s memory to take, 0 to 1. 0 = grow as needed.')
+    log_device_placement: bool = option(False, 'Print the device of every operation.')
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """How long to train, and what to leave in the training directory."""
+
+    train_dir: str = option('', 'Checkpoints and summaries; training resumes from what is in it.')
+    max_steps: int = option(10000000, 'Stop when global_step reaches this.')
+    log_every_steps: int = option(10, 'Steps between two status lines.')
+    save_interval_secs: float = option(600.0, 'Seconds between two checkpoints.')
+    save_summaries_secs: float = option(
+        180.0, 'Seconds between two summaries of histograms and distorted images.')
+    max_checkpoints_to_keep: int = option(
+        5, 'Of the checkpoints that this process writes keep the newest this many; 0 = all. Those of '
+        'earlier runs are never touched.')
+    fine_tune: bool = option(
+        False, 'Take all but the two heads from --pretrained_model_checkpoint_path.')
+    pretrained_model_checkpoint_path: str = option(
+        '', 'Checkpoint (or its folder) whose weights a new training starts from.')
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """What scripts/evaluate.py needs besides DataConfig and ModelConfig."""
+
+    checkpoint_dir: str = option('', 'Folder with the checkpoints to evaluate (the train_dir).')
+    eval_dir: str = option('', 'Where the results go: summaries and results.jsonl.')
+    subset: str = option('validation', 'Which images.', ('validation', 'train'))
+    num_examples: int = option(0, 'Evaluate this many images; 0 = all of the subset, each once.')
+    run_once: bool = option(False, 'Evaluate the newest checkpoint once and end.')
+    eval_interval_secs: float = option(300.0, 'Seconds between two looks for a new checkpoint.')
+    use_averages: bool = option(
+        True, 'Use the moving averages of the weights; without it, the raw weights.')
+
+
+def check_build(build: BuildConfig) -> None:
+    """Raises FlagError for a missing directory, a number or a quality out of its range."""
+    if not build.output_directory:
+        raise FlagError('--output_directory is empty: name the folder for the records')
+    if build.describe:
+        return
+    if not build.train_directory and not build.validation_directory:
+        raise FlagError('--train_directory and --validation_directory are empty: name at least one of them')
+    for name in ('train_shards', 'validation_shards', 'num_threads', 'jpeg_quality'):
+        _at_least(name, getattr(build, name), 1)
+    for name in ('train_shards', 'validation_shards'):
+        _at_most(name, getattr(build, name), 99999)  # Five digits in a shard's name.
+    _at_most('jpeg_quality', build.jpeg_quality, 100)
+    _one_of('on_bad_image', build.on_bad_image, ON_BAD_IMAGE)
+
+
+def check_data(data: DataConfig) -> None:
+    """Raises FlagError for values that no data set can make right."""
+    _at_least('batch_size', data.batch_size, 1)
+    _at_least('image_size', data.image_size, MINIMUM_IMAGE_SIZE)
+    for name in ('num_preprocess_threads', 'num_readers', 'input_queue_memory_factor'):
+        _at_least(name, getattr(data, name), 1)
+
+
+def check_model(model: ModelConfig) -> None:
+    """Raises FlagError for a width, type, decay or share out of its range."""
+    _one_of('compute_dtype', model.compute_dtype, COMPUTE_DTYPES)
+    if not 0 < model.width <= 8:
+        raise FlagError(f'--width={model.width:g} must be above 0 and at most 8')
+    for name in ('batch_norm_decay', 'label_smoothing'):
+        _share(name, getattr(model, name), zero=True)
+    if not 0 < model.dropout_keep_prob <= 1:
+        raise FlagError(f'--dropout_keep_prob={model.dropout_keep_prob:g} must be in (0, 1]')
+
+
+def check_run(run: RunConfig, optimizer: OptimizerConfig) -> None:
+    """Raises FlagError for a missing directory, a step count or a rate out of its range."""
+    if not run.train_dir:
+        raise FlagError('--train_dir is empty: name the folder for checkpoints and summaries')
+    for name in ('max_steps', 'log_every_steps'):
+        _at_least(name, getattr(run, name), 1)
+    if run.fine_tune and not run.pretrained_model_checkpoint_path:
+        raise FlagError('--fine_tune needs --pretrained_model_checkpoint_path')
+    if not optimizer.initial_learning_rate >= 0:
+        raise FlagError(f'--initial_learning_rate={optimizer.initial_learning_rate} is negative')
+    if not optimizer.num_epochs_per_decay > 0:
+        raise FlagError(f'--num_epochs_per_decay={optimizer.num_epochs_per_decay:g} must be above 0')
+    _share('moving_average_decay', optimizer.moving_average_decay, zero=True)
+
+
+def check_eval(data: DataConfig, config: EvalConfig) -> None:
+    """Raises FlagError for a missing folder or a number out of range."""
+    for name, value in (('data_dir', data.data_dir), ('checkpoint_dir', config.checkpoint_dir)):
+        if not value:
+            raise FlagError(f'--{name} is empty')
+    if config.num_examples < 0:
+        raise FlagError(f'--num_examples={config.num_examples} must be at least 0')
+    if not config.eval_interval_secs > 0:
+        raise FlagError(f'--eval_interval_secs={config.eval_interval_secs:g} must be above 0')
+
+
+def _at_least(name: str, value, minimum) -> None:
+    if value < minimum:
+        raise FlagError(f'--{name}={value} must be at least {minimum}')
+
+
+def _at_most(name: str, value, maximum) -> None:
+    if value > maximum:
+        raise FlagError(f'--{name}={value} must be at most {maximum}')
+
+
+def _one_of(name: str, value: str, choices: tuple) -> None:
+    if value not in choices:
+        raise FlagError(f'--{name}={value} must be one of {", ".join(filter(None, choices))}')
+
+
+def _share(name: str, value: float, zero: bool) -> None:
+    if not (0 <= value < 1 if zero else 0 < value < 1):
+        raise FlagError(f'--{name}={value:g} must be at least 0 and below 1')

@@ -1,0 +1,1 @@
+"""Images to records, records to batches."""

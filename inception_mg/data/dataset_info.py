@@ -1,0 +1,138 @@
+"""What a folder of records holds: its classes, images and shards. Standard library only.
+
+dataset.json is the one place where the number of classes and of images is written down: training,
+evaluation and export read it, so that nobody edits a count in the code.
+"""
+
+import dataclasses
+import json
+import os
+import re
+
+from inception_mg.errors import UserError
+
+SUBSETS = ('train', 'validation')
+DATASET_FILE = 'dataset.json'
+LABELS_FILE = 'labels.txt'
+BACKGROUND = 'background'
+
+_DESCRIBE = 'scripts/build_image_data.py --describe --output_directory='
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetInfo:
+    """Names of the classes, and per subset ('train', 'validation') the numbers of images and shards.
+
+    classes[k - 1] is the name of label k: label 0 is the background, which no image has.
+    """
+
+    classes: tuple[str, ...]
+    counts: dict[str, int]
+    shards: dict[str, int]
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of the classifier: one per class and one for the background, label 0."""
+        return len(self.classes) + 1
+
+    def class_name(self, label: int) -> str:
+        """Returns the name of a label, 'background' for 0; raises IndexError outside 0..classes."""
+        if not 0 <= label < self.num_outputs:
+            raise IndexError(f'label {label} is not in 0..{len(self.classes)}')
+        return self.classes[label - 1] if label else BACKGROUND
+
+    def num_images(self, subset: str) -> int:
+        """Returns the images of a subset; raises UserError if dataset.json does not know it."""
+        if subset not in self.counts:
+            raise UserError(f'{DATASET_FILE} lists no {subset} images, only: {_some(self.counts)}')
+        return self.counts[subset]
+
+
+def read_dataset_info(data_dir: str) -> DatasetInfo:
+    """Reads data_dir/dataset.json.
+
+    Raises UserError if it is missing (says what is there and what to run) or is not what
+    write_dataset_info wrote.
+    """
+    path = os.path.join(data_dir, DATASET_FILE)
+    try:
+        with open(path, encoding='utf-8') as file:
+            fields = json.load(file)
+        return DatasetInfo(classes=tuple(map(str, fields['classes'])),
+                           counts={subset: int(n) for subset, n in fields['counts'].items()},
+                           shards={subset: int(n) for subset, n in fields['shards'].items()})
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f'{path} is missing ({_contents(data_dir)}): write records there with '
+            f'scripts/build_image_data.py, or for records that are there run {_DESCRIBE}{data_dir}') from None
+    except OSError as error:
+        raise UserError(f'cannot read {path}: {error.strerror}') from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f'{path} is damaged ({type(error).__name__}: {error}): write it anew with '
+                        f'{_DESCRIBE}{data_dir}') from None
+
+
+def write_dataset_info(data_dir: str, info: DatasetInfo) -> None:
+    """Writes data_dir/dataset.json under a temporary name, then renames it: readers see old or new."""
+    path = os.path.join(data_dir, DATASET_FILE)
+    temporary = os.path.join(data_dir, f'.{DATASET_FILE}.{os.getpid()}')
+    try:
+        with open(temporary, 'w', encoding='utf-8', newline='\n') as file:
+            json.dump(dataclasses.asdict(info), file, indent=1, ensure_ascii=False)
+            file.write('\n')
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f'cannot write {path}: {error.strerror}') from None
+
+
+def shard_name(subset: str, shard: int, shards: int) -> str:
+    """Returns a shard's file name, such as train-00000-of-00002."""
+    return f'{subset}-{shard:05d}-of-{shards:05d}'
+
+
+def existing_shards(data_dir: str, subset: str) -> list[str]:
+    """Returns the sorted file names in a folder that look like shards of the subset, whole set or not."""
+    try:
+        names = os.listdir(data_dir)
+    except OSError:
+        return []
+    return sorted(filter(re.compile(rf'{re.escape(subset)}-\d{{5}}-of-\d{{5}}').fullmatch, names))
+
+
+def shard_paths(data_dir: str, subset: str) -> list[str]:
+    """Returns the paths of all shards of a subset, sorted.
+
+    Raises UserError if none is there, if one of the set is missing, or if shards of two sets are mixed.
+    """
+    names = existing_shards(data_dir, subset)
+    pattern = os.path.join(data_dir, f'{subset}-?????-of-?????')
+    if not names:
+        raise UserError(f'no file matches {pattern} ({_contents(data_dir)}): name the folder that '
+                        'scripts/build_image_data.py wrote')
+    counts = sorted({int(name[-5:]) for name in names})
+    if len(counts) > 1:
+        raise UserError(f'{pattern}: shards of different sets are mixed (of {_some(counts)}): keep one set')
+    whole = [shard_name(subset, shard, counts[0]) for shard in range(counts[0])]
+    if missing := sorted(set(whole) - set(names)):
+        raise UserError(f'{pattern}: {len(missing)} of {counts[0]} shards missing: {_some(missing)}')
+    if extra := sorted(set(names) - set(whole)):
+        raise UserError(f'{pattern}: shards beyond the last: {_some(extra)}')
+    return [os.path.join(data_dir, name) for name in names]
+
+
+def _contents(folder: str) -> str:
+    if not folder:
+        return 'no folder was named'
+    if not os.path.isdir(folder):
+        return f'{folder} is {"not a folder" if os.path.exists(folder) else "not there"}'
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        return f'cannot look into {folder}: {error.strerror}'
+    return f'{folder} holds {_some(names)}' if names else f'{folder} is empty'
+
+
+def _some(items) -> str:
+    items = [str(item) for item in items]
+    more = f' and {len(items) - 5} more' if len(items) > 5 else ''
+    return ', '.join(items[:5]) + more if items else 'none'

@@ -1,0 +1,1 @@
+"""Inception v3: layers, network, losses, metrics, checkpoints."""

@@ -1,0 +1,199 @@
+"""Inception v3 as the 2016 release has it: names, shapes and arithmetic.
+
+Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", arXiv:1512.00567, in the
+form of slim/inception_model.py of the 2016 release. Comments give the output shape for 299 x 299 and
+width 1. The network can be split over devices in two ways that combine: `stages` puts consecutive
+blocks on different devices, `branches` the branches of each block.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from inception_mg.config import MINIMUM_IMAGE_SIZE
+from inception_mg.errors import UserError
+from inception_mg.model.layers import Layers, avg_pool, max_pool
+
+v1 = tf.compat.v1
+Branch = Callable[[tf.Tensor], tf.Tensor]
+
+# Multiply-adds of each block for one 299 x 299 image at width 1, in millions, counted from the
+# shapes below: where to cut the network into stages of equal work.
+BLOCK_COST = {
+    'stem': 1341, 'mixed_35x35x256a': 312, 'mixed_35x35x288a': 339, 'mixed_35x35x288b': 348,
+    'mixed_17x17x768a': 402, 'mixed_17x17x768b': 374, 'mixed_17x17x768c': 488,
+    'mixed_17x17x768d': 488, 'mixed_17x17x768e': 618, 'aux_logits': 6, 'mixed_17x17x1280a': 291,
+    'mixed_8x8x2048a': 322, 'mixed_8x8x2048b': 388, 'logits': 2,
+}
+
+
+class Outputs(NamedTuple):
+    """logits, aux_logits: float32 [batch, outputs]. end_points: every named activation."""
+
+    logits: tf.Tensor
+    aux_logits: tf.Tensor
+    end_points: dict[str, tf.Tensor]
+
+
+def inception_v3(images: tf.Tensor, num_outputs: int, layers: Layers, dropout_keep_prob: float = 0.8,
+                 branches: Sequence[str] = ('',), stages: Sequence[str] = ('',)) -> Outputs:
+    """Builds one copy of the network.
+
+    images: float32 [batch, size, size, 3] in [-1, 1], size at least 75.
+    num_outputs: the classes and the background.
+    branches, stages: device names, '' for the enclosing device.
+    Raises UserError for images smaller than the network can reduce.
+    """
+    size = min(images.shape[1], images.shape[2])
+    if size < MINIMUM_IMAGE_SIZE:
+        raise UserError(f'image size {size} is below the minimum of Inception v3, {MINIMUM_IMAGE_SIZE}')
+    on_stage = _stage_devices(stages)
+    points: dict[str, tf.Tensor] = {}
+    block = _Blocks(layers, tuple(branches), on_stage, points)
+
+    with tf.device(on_stage['stem']):
+        net = _stem(tf.cast(images, layers.compute_dtype), layers, points)  # 35 x 35 x 192
+    net = block.grid35('mixed_35x35x256a', net, pool_channels=32)           # 35 x 35 x 256
+    net = block.grid35('mixed_35x35x288a', net, pool_channels=64)           # 35 x 35 x 288
+    net = block.grid35('mixed_35x35x288b', net, pool_channels=64)           # 35 x 35 x 288
+    net = block.to_grid17('mixed_17x17x768a', net)                          # 17 x 17 x 768
+    net = block.grid17('mixed_17x17x768b', net, channels=128)               # 17 x 17 x 768
+    net = block.grid17('mixed_17x17x768c', net, channels=160)               # 17 x 17 x 768
+    net = block.grid17('mixed_17x17x768d', net, channels=160)               # 17 x 17 x 768
+    net = block.grid17('mixed_17x17x768e', net, channels=192)               # 17 x 17 x 768
+    with tf.device(on_stage['aux_logits']):
+        points['aux_logits'] = _aux_head(net, num_outputs, layers)          # outputs
+    net = block.to_grid8('mixed_17x17x1280a', net)                          # 8 x 8 x 1280
+    net = block.grid8('mixed_8x8x2048a', net)                               # 8 x 8 x 2048
+    net = block.grid8('mixed_8x8x2048b', net)                               # 8 x 8 x 2048
+    with tf.device(on_stage['logits']):
+        net = avg_pool(net, net.shape[1:3], padding='VALID')                # 1 x 1 x 2048
+        net = _flatten(layers.dropout(net, dropout_keep_prob))              # 2048
+        with v1.variable_scope('logits'):
+            points['logits'] = layers.fully_connected(net, num_outputs, scope='logits')
+        points['predictions'] = tf.nn.softmax(points['logits'])
+    return Outputs(points['logits'], points['aux_logits'], points)
+
+
+def _stem(net: tf.Tensor, layers: Layers, points: dict[str, tf.Tensor]) -> tf.Tensor:
+    """The plain convolutions before the first Inception block."""
+    for name, channels, kernel, stride, padding in (
+            ('conv0', 32, 3, 2, 'VALID'),    # 149 x 149 x 32
+            ('conv1', 32, 3, 1, 'VALID'),    # 147 x 147 x 32
+            ('conv2', 64, 3, 1, 'SAME'),     # 147 x 147 x 64
+            ('pool1', 0, 3, 2, 'VALID'),     # 73 x 73 x 64
+            ('conv3', 80, 1, 1, 'VALID'),    # 73 x 73 x 80
+            ('conv4', 192, 3, 1, 'VALID'),   # 71 x 71 x 192
+            ('pool2', 0, 3, 2, 'VALID')):    # 35 x 35 x 192
+        if channels:
+            net = layers.conv(net, channels, [kernel, kernel], stride, padding, scope=name)
+        else:
+            net = max_pool(net, kernel, stride, padding)
+        points[name] = net
+    return net
+
+
+def _aux_head(net: tf.Tensor, num_outputs: int, layers: Layers) -> tf.Tensor:
+    """The auxiliary classifier on the last 17 x 17 grid.
+
+    The release pools 5 x 5, which takes images of at least 107 pixels; below, the window shrinks to
+    the grid.
+    """
+    with v1.variable_scope('aux_logits'):
+        net = avg_pool(net, min(5, *net.shape[1:3]), stride=3, padding='VALID')     # 5 x 5 x 768
+        net = layers.conv(net, 128, [1, 1], scope='proj')                           # 5 x 5 x 128
+        net = layers.conv(net, 768, net.shape[1:3], padding='VALID', stddev=0.01)   # 1 x 1 x 768
+        return layers.fully_connected(_flatten(net), num_outputs, stddev=0.001)
+
+
+class _Blocks:
+    """The five kinds of Inception block, each a list of branches that are concatenated."""
+
+    def __init__(self, layers: Layers, branches: tuple[str, ...], on_stage: dict[str, str],
+                 points: dict[str, tf.Tensor]):
+        self._layers, self._branches, self._on_stage, self._points = layers, branches, on_stage, points
+
+    def grid35(self, name: str, net: tf.Tensor, pool_channels: int) -> tf.Tensor:
+        chain = self._chain
+        return self._concat(name, net, {
+            'branch1x1': chain((64, 1, 1)),
+            'branch5x5': chain((48, 1, 1), (64, 5, 5)),
+            'branch3x3dbl': chain((64, 1, 1), (96, 3, 3), (96, 3, 3)),
+            'branch_pool': chain((pool_channels, 1, 1), first=avg_pool)})
+
+    def to_grid17(self, name: str, net: tf.Tensor) -> tf.Tensor:
+        return self._concat(name, net, {
+            'branch3x3': self._chain((384, 3, 3), reduce=True),
+            'branch3x3dbl': self._chain((64, 1, 1), (96, 3, 3), (96, 3, 3), reduce=True),
+            'branch_pool': max_pool})
+
+    def grid17(self, name: str, net: tf.Tensor, channels: int) -> tf.Tensor:
+        chain, c = self._chain, channels
+        return self._concat(name, net, {
+            'branch1x1': chain((192, 1, 1)),
+            'branch7x7': chain((c, 1, 1), (c, 1, 7), (192, 7, 1)),
+            'branch7x7dbl': chain((c, 1, 1), (c, 7, 1), (c, 1, 7), (c, 7, 1), (192, 1, 7)),
+            'branch_pool': chain((192, 1, 1), first=avg_pool)})
+
+    def to_grid8(self, name: str, net: tf.Tensor) -> tf.Tensor:
+        return self._concat(name, net, {
+            'branch3x3': self._chain((192, 1, 1), (320, 3, 3), reduce=True),
+            'branch7x7x3': self._chain((192, 1, 1), (192, 1, 7), (192, 7, 1), (192, 3, 3), reduce=True),
+            'branch_pool': max_pool})
+
+    def grid8(self, name: str, net: tf.Tensor) -> tf.Tensor:
+        return self._concat(name, net, {
+            'branch1x1': self._chain((320, 1, 1)),
+            'branch3x3': self._chain((384, 1, 1), fan=384),
+            'branch3x3dbl': self._chain((448, 1, 1), (384, 3, 3), fan=384),
+            'branch_pool': self._chain((192, 1, 1), first=avg_pool)})
+
+    def _concat(self, name: str, net: tf.Tensor, branches: dict[str, Branch]) -> tf.Tensor:
+        """Runs each branch on its device and joins their channels on the block's own."""
+        with v1.variable_scope(name), tf.device(self._on_stage[name]):
+            outputs = []
+            for number, (scope, branch) in enumerate(branches.items()):
+                device = self._branches[number % len(self._branches)]
+                with v1.variable_scope(scope), tf.device(device):
+                    outputs.append(branch(net))
+            self._points[name] = tf.concat(outputs, axis=3)
+        return self._points[name]
+
+    def _chain(self, *convs: tuple[int, int, int], first: Branch | None = None, reduce: bool = False,
+               fan: int = 0) -> Branch:
+        """A branch: `first`, then convolutions (channels, height, width) named Conv, Conv_1, ...
+
+        reduce: the last one halves the grid. fan: it ends in a 1x3 and a 3x1 convolution side by
+        side, of `fan` channels each.
+        """
+        names = ['Conv'] + [f'Conv_{number}' for number in range(1, len(convs) + 2)]
+
+        def branch(net: tf.Tensor) -> tf.Tensor:
+            net = first(net) if first else net
+            for number, (channels, height, width) in enumerate(convs):
+                halve = reduce and number == len(convs) - 1
+                net = self._layers.conv(net, channels, [height, width], stride=2 if halve else 1,
+                                        padding='VALID' if halve else 'SAME', scope=names[number])
+            if fan:
+                wide, tall = names[len(convs):len(convs) + 2]
+                net = tf.concat([self._layers.conv(net, fan, [1, 3], scope=wide),
+                                 self._layers.conv(net, fan, [3, 1], scope=tall)], axis=3)
+            return net
+
+        return branch
+
+
+def _stage_devices(stages: Sequence[str]) -> dict[str, str]:
+    """Deals the blocks, in order, to the stages so that each has about the same work."""
+    total, before, devices = sum(BLOCK_COST.values()), 0, {}
+    for name, cost in BLOCK_COST.items():
+        middle = (before + cost / 2) / total
+        devices[name] = stages[min(int(middle * len(stages)), len(stages) - 1)]
+        before += cost
+    return devices
+
+
+def _flatten(net: tf.Tensor) -> tf.Tensor:
+    """[batch, 1, 1, features] -> [batch, features]."""
+    return tf.squeeze(net, [1, 2])

@@ -1,0 +1,130 @@
+"""The layers of the 2016 release on tf.nn and get_variable.
+
+One Layers object goes through one copy of the network. It carries what every layer shares, and
+collects what the layers have to say beyond their output: the L2 loss of each weight and the batch
+statistics. So nothing is looked up in graph collections, and the copies cannot mix theirs up.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+v1 = tf.compat.v1
+
+
+class Statistic(NamedTuple):
+    """A moving statistic of batch normalisation and the value that this batch would add to it.
+
+    variable <- decay * variable + (1 - decay) * value; float32, shape [channels].
+    """
+
+    variable: tf.Variable
+    value: tf.Tensor
+    decay: float
+
+
+@dataclasses.dataclass
+class Layers:
+    """Makes layers that share their settings. Activations are NHWC in `compute_dtype`.
+
+    Variables are always float32 and cast where they are used. Defaults are those of the 2016 release
+    (inception_model.py, slim/inception_model.py).
+    """
+
+    is_training: bool
+    compute_dtype: tf.DType = tf.float32
+    width: float = 1.0
+    batch_norm_decay: float = 0.9997
+    batch_norm_epsilon: float = 0.001
+    weight_decay: float = 0.00004
+    l2_losses: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    statistics: list[Statistic] = dataclasses.field(default_factory=list)
+
+    def depth(self, channels: int) -> int:
+        """Returns `channels` times the width, as a multiple of 8 and at least 8."""
+        if self.width == 1.0:
+            return channels
+        return max(8, 8 * round(channels * self.width / 8))
+
+    def conv(self, net: tf.Tensor, channels: int, kernel: Sequence[int], stride: int = 1,
+             padding: str = 'SAME', stddev: float = 0.1, scope: str = 'Conv') -> tf.Tensor:
+        """Convolution without bias, batch normalisation, ReLU.
+
+        `channels` is the number in the release, before the width multiplier. Variables:
+        scope/weights [kernel, in, out] and scope/BatchNorm/{beta, moving_mean, moving_variance}.
+        """
+        with v1.variable_scope(scope):
+            shape = [*kernel, net.shape[-1], self.depth(channels)]
+            weights = self._weights(shape, stddev)
+            net = tf.nn.conv2d(net, tf.cast(weights, net.dtype), stride, padding)
+            return tf.nn.relu(self.batch_norm(net))
+
+    def batch_norm(self, net: tf.Tensor) -> tf.Tensor:
+        """Normalises over all but the last dimension of [batch, height, width, channels].
+
+        There is a beta but no gamma. In training, the biased variance of the batch normalises, and
+        also enters the moving variance (no Bessel correction, as in 2016).
+        """
+        channels = net.shape[-1]
+        with v1.variable_scope('BatchNorm'):
+            beta = v1.get_variable('beta', [channels], tf.float32, v1.zeros_initializer())
+            mean = v1.get_variable('moving_mean', [channels], tf.float32, v1.zeros_initializer(),
+                                   trainable=False)
+            variance = v1.get_variable('moving_variance', [channels], tf.float32, v1.ones_initializer(),
+                                       trainable=False)
+            gamma = tf.ones([channels], tf.float32)
+            if not self.is_training:
+                return v1.nn.fused_batch_norm(net, gamma, beta, mean=mean, variance=variance,
+                                              epsilon=self.batch_norm_epsilon, is_training=False)[0]
+            net, batch_mean, batch_variance = v1.nn.fused_batch_norm(
+                net, gamma, beta, epsilon=self.batch_norm_epsilon, is_training=True)
+            batch_variance *= _bessel_inverse(net.shape[:-1].num_elements())
+        self.statistics.append(Statistic(mean, batch_mean, self.batch_norm_decay))
+        self.statistics.append(Statistic(variance, batch_variance, self.batch_norm_decay))
+        return net
+
+    def fully_connected(self, net: tf.Tensor, outputs: int, stddev: float = 0.01,
+                        scope: str = 'FC') -> tf.Tensor:
+        """[batch, features] -> [batch, outputs] with bias, without activation, in float32.
+
+        The product is in the compute dtype; the logits are float32, because losses are.
+        Variables: scope/weights [features, outputs], scope/biases [outputs].
+        """
+        with v1.variable_scope(scope):
+            weights = self._weights([net.shape[-1], outputs], stddev)
+            biases = v1.get_variable('biases', [outputs], tf.float32, v1.zeros_initializer())
+            product = tf.matmul(net, tf.cast(weights, net.dtype))
+            return tf.cast(product, tf.float32) + biases
+
+    def dropout(self, net: tf.Tensor, keep_prob: float) -> tf.Tensor:
+        """Keeps each value with `keep_prob` and scales it by 1/keep_prob; only in training."""
+        if not self.is_training or keep_prob >= 1:
+            return net
+        return tf.nn.dropout(net, rate=1 - keep_prob)
+
+    def _weights(self, shape: Sequence[int], stddev: float) -> tf.Tensor:
+        weights = v1.get_variable('weights', shape, tf.float32,
+                                  v1.truncated_normal_initializer(stddev=stddev))
+        # Here, beside the product, so that a weight crosses to one device and not to two.
+        self.l2_losses.append(self.weight_decay * tf.nn.l2_loss(weights))
+        return weights
+
+
+def max_pool(net: tf.Tensor, size: int = 3, stride: int = 2, padding: str = 'VALID') -> tf.Tensor:
+    """Largest value of each window of size x size."""
+    return tf.nn.max_pool2d(net, size, stride, padding)
+
+
+def avg_pool(net: tf.Tensor, size: int | Sequence[int] = 3, stride: int = 1,
+             padding: str = 'SAME') -> tf.Tensor:
+    """Mean of each window; at the edges of the image, of its pixels inside."""
+    return tf.nn.avg_pool2d(net, size, stride, padding)
+
+
+def _bessel_inverse(count: int) -> float:
+    """(n - 1) / n for the n values of a channel: turns the unbiased variance that the kernel
+    returns into the biased one. With a single value the kernel does not correct, so neither do we.
+    """
+    return (count - 1) / count if count > 1 else 1.0

@@ -1,0 +1,1 @@
+"""Towers, optimizer, the training step and the training loop."""

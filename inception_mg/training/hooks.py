@@ -1,0 +1,238 @@
+"""What happens between steps: status lines, summaries, checkpoints, and reasons to stop."""
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from inception_mg.errors import UserError
+from inception_mg.training.train_step import TrainStep
+
+v1 = tf.compat.v1
+
+
+class Stopper:
+    """Remembers a signal, so that the loop ends after the step in progress and saves.
+
+    `signal_name` is '' until one came. A second signal interrupts at once.
+    """
+
+    def __init__(self):
+        self.signal_name = ''
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handles SIGINT and SIGTERM within; only the main thread can."""
+        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame) -> None:
+        if self.signal_name:
+            raise KeyboardInterrupt
+        self.signal_name = signal.Signals(number).name
+        print(f'{self.signal_name}: saving after this step (again: stop at once)', file=sys.stderr, flush=True)
+
+
+class StopHook(v1.train.SessionRunHook):
+    """Stops at max_steps and when a signal came."""
+
+    def __init__(self, global_step: tf.Variable, max_steps: int, stopper: Stopper):
+        self._global_step, self._max_steps, self._stopper = global_step, max_steps, stopper
+
+    def before_run(self, run_context):
+        return v1.train.SessionRunArgs(self._global_step)
+
+    def after_run(self, run_context, run_values):
+        # The value was read beside the update: it may lack the update of this very step.
+        if self._stopper.signal_name or run_values.results + 1 >= self._max_steps:
+            if self._stopper.signal_name or run_context.session.run(self._global_step) >= self._max_steps:
+                run_context.request_stop()
+
+
+class LossGuardHook(v1.train.SessionRunHook):
+    """Stops with UserError, naming step and learning rate, when the loss is not finite."""
+
+    def __init__(self, step: TrainStep, train_dir: str):
+        self._fetches = (step.loss, step.learning_rate, step.parts)
+        self._global_step, self._train_dir = step.global_step, train_dir
+
+    def before_run(self, run_context):
+        return v1.train.SessionRunArgs(self._fetches)
+
+    def after_run(self, run_context, run_values):
+        loss_v, rate_v, parts_v = run_values.results
+        if not math.isfinite(loss_v):
+            step_v = run_context.session.run(self._global_step)
+            parts = ', '.join(f'{name} {value:g}' for name, value in parts_v.items())
+            raise UserError(f'the loss is {loss_v} ({parts}) at step {step_v} with learning rate {rate_v:g}: lower '
+                            f'--initial_learning_rate and start again from the last checkpoint in {self._train_dir}')
+
+
+class StatusHook(v1.train.SessionRunHook):
+    """A status line and the scalar summaries every few steps.
+
+    images_per_step: images that one global step consumes. write_scalars is given the step and a dict.
+    """
+
+    def __init__(self, step: TrainStep, every_steps: int, max_steps: int, images_per_step: int,
+                 num_examples: int, write_scalars: Callable[[int, dict[str, float]], None],
+                 say: Callable[[str], None] = print):
+        self._fetches = {'loss': step.loss, 'learning_rate': step.learning_rate, **step.parts}
+        self._global_step, self._every, self._max_steps = step.global_step, every_steps, max_steps
+        self._images, self._examples = images_per_step, num_examples
+        self._write_scalars, self._say = write_scalars, say
+
+    def after_create_session(self, session, coord):
+        self._first = self._last = int(session.run(self._global_step))
+        self._started = self._last_time = None
+
+    def before_run(self, run_context):
+        return v1.train.SessionRunArgs(self._fetches)
+
+    def after_run(self, run_context, run_values):
+        now = time.monotonic()
+        if self._started is None:  # The first step also prepares the graph: it is no measure of speed.
+            self._started = self._last_time = now
+            self._first = self._last = int(run_context.session.run(self._global_step))
+            self._report(self._first, run_values.results, float('nan'))
+        self._done = getattr(self, '_done', 0) + 1
+        if self._done % self._every:
+            return
+        step_v = int(run_context.session.run(self._global_step))
+        if step_v > self._last:
+            rate = (step_v - self._last) / (now - self._last_time)
+            self._report(step_v, run_values.results, rate)
+            self._last, self._last_time = step_v, now
+
+    def _report(self, step_v: int, values: dict[str, float], steps_per_sec: float) -> None:
+        speed = ''
+        if math.isfinite(steps_per_sec):
+            values = {**values, 'images_per_sec': steps_per_sec * self._images}
+            eta = max(0, self._max_steps - step_v) / steps_per_sec
+            speed = f'  {values["images_per_sec"]:7.1f} images/s  ETA {duration(eta)}'
+        self._say(f'step {step_v:>{len(str(self._max_steps))}}/{self._max_steps}  '
+                  f'epoch {step_v * self._images / self._examples:6.2f}  loss {values["loss"]:8.4f}{speed}')
+        self._write_scalars(step_v, {name: float(value) for name, value in values.items()})
+
+
+class CheckpointHook(v1.train.SessionRunHook):
+    """Saves every `every_secs`, and at the end; never weights that are not finite.
+
+    The stock CheckpointSaverHook would also save weights that an update has just ruined, and then
+    nothing finite would be left to go back to.
+    """
+
+    def __init__(self, saver: v1.train.Saver, variables: Sequence[tf.Variable], global_step: tf.Variable,
+                 train_dir: str, every_secs: float, say: Callable[[str], None] = print):
+        self._saver, self._variables, self._global_step = saver, list(variables), global_step
+        self._train_dir, self._every_secs, self._say = train_dir, every_secs, say
+        self._finite = build_finite(self._variables)
+        self._saved_step, self._next = None, None
+
+    def after_create_session(self, session, coord):
+        self._next = time.monotonic() + self._every_secs
+        self._saved_step = int(session.run(self._global_step))
+
+    def after_run(self, run_context, run_values):
+        if time.monotonic() >= self._next:
+            self._save(run_context.session)
+            self._next = time.monotonic() + self._every_secs
+
+    def end(self, session):
+        self._save(session)
+
+    def _save(self, session) -> None:
+        step_v = int(session.run(self._global_step))
+        if step_v == self._saved_step:
+            return
+        bad = [variable.op.name for variable, finite in
+               zip(self._variables, session.run(self._finite), strict=True) if not finite]
+        if bad:
+            raise UserError(f'{len(bad)} variables are not finite at step {step_v}, the first is {bad[0]}: not saved; '
+                            f'lower --initial_learning_rate and start again from the last checkpoint in {self._train_dir}')
+        try:
+            path = self._saver.save(session, os.path.join(self._train_dir, 'model.ckpt'), global_step=step_v,
+                                    write_meta_graph=False)
+        except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.NotFoundError,
+                tf.errors.UnknownError, tf.errors.FailedPreconditionError) as error:
+            raise UserError(f'cannot save a checkpoint in {self._train_dir} at step {step_v}: '
+                            f'{str(error).splitlines()[0]}') from error
+        self._saved_step = step_v
+        self._say(f'saved {path}')
+
+
+class SummaryHook(v1.train.SessionRunHook):
+    """Writes the heavy summaries (histograms, images) every `every_secs` and at the first step."""
+
+    def __init__(self, summary: tf.Tensor, global_step: tf.Variable, every_secs: float,
+                 writer: v1.summary.FileWriter):
+        self._fetches = (summary, global_step)
+        self._every_secs, self._writer, self._next = every_secs, writer, 0.0
+
+    def before_run(self, run_context):
+        self._due = time.monotonic() >= self._next
+        return v1.train.SessionRunArgs(self._fetches) if self._due else None
+
+    def after_run(self, run_context, run_values):
+        if self._due:
+            summary_v, step_v = run_values.results
+            self._writer.add_summary(summary_v, step_v)
+            self._next = time.monotonic() + self._every_secs
+
+    def end(self, session):
+        self._writer.flush()
+
+
+def build_finite(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
+    """For each variable a bool scalar, computed beside it: are all its values finite?"""
+    finite = []
+    for variable in variables:
+        with tf.device(variable.device), tf.name_scope('finite'):
+            value = variable.read_value()
+            finite.append(tf.reduce_all(tf.math.is_finite(value)) if value.dtype.is_floating else tf.constant(True))
+    return finite
+
+
+def build_heavy_summary(step: TrainStep) -> tf.Tensor:
+    """A serialized summary: histograms of variables and gradients, the distorted images.
+
+    Made on the first tower's host. Nothing enters the graph's collections.
+    """
+    none: list[str] = []
+    parts = [v1.summary.image('distorted_images', step.images, max_outputs=4, collections=none)]
+    for gradient, variable in step.gradients:
+        name = variable.op.name
+        parts.append(v1.summary.histogram(f'{name}/gradient', gradient, collections=none))
+        parts.append(v1.summary.histogram(name, variable.read_value(), collections=none))
+    return v1.summary.merge(parts, collections=none)
+
+
+def write_scalars_to(writer: v1.summary.FileWriter) -> Callable[[int, dict[str, float]], None]:
+    """Returns the function that writes a dict of scalars at a step."""
+    def write(step_v: int, values: dict[str, float]) -> None:
+        summary = v1.Summary(value=[v1.Summary.Value(tag=tag, simple_value=value)
+                                    for tag, value in values.items()])
+        writer.add_summary(summary, step_v)
+        writer.flush()
+    return write
+
+
+def duration(seconds: float) -> str:
+    """3725 -> '1h 02m 05s'; units that are zero in front are left out."""
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f'{days}d {hours:02d}h'
+    if hours:
+        return f'{hours}h {minutes:02d}m'
+    return f'{minutes}m {secs:02d}s' if minutes else f'{secs}s'

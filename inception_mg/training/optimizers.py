@@ -1,0 +1,88 @@
+"""RMSProp with its schedule, the moving averages that follow it, and loss scaling for float16."""
+
+from collections.abc import Iterable, Sequence
+
+import tensorflow as tf
+
+from inception_mg.config import OptimizerConfig
+
+v1 = tf.compat.v1
+GradientsAndVariables = Iterable[tuple[tf.Tensor, tf.Variable]]
+
+
+def build_learning_rate(config: OptimizerConfig, global_step: tf.Variable, images_per_update: int,
+                        num_examples: int) -> tf.Tensor:
+    """Staircase exponential decay by epochs of images actually consumed.
+
+    images_per_update: images whose gradients enter one update (the towers' of one machine, and in
+    synchronous cluster training those of all aggregated workers). Returns a float32 scalar beside
+    global_step. Rates are those of inception_train.py: 0.1 x 0.16 every 30 epochs.
+    """
+    decay_steps = max(1, int(num_examples / images_per_update * config.num_epochs_per_decay))
+    with tf.device(global_step.device):
+        return v1.train.exponential_decay(config.initial_learning_rate, global_step, decay_steps,
+                                          config.learning_rate_decay_factor, staircase=True)
+
+
+def build_optimizer(config: OptimizerConfig, learning_rate: tf.Tensor) -> v1.train.Optimizer:
+    """RMSProp as inception_train.py has it: decay 0.9, momentum 0.9, epsilon 1."""
+    return v1.train.RMSPropOptimizer(learning_rate, config.rmsprop_decay, config.rmsprop_momentum,
+                                     config.rmsprop_epsilon)
+
+
+class AveragedOptimizer:
+    """An optimizer whose updates are followed by the moving averages of the variables.
+
+    The 2016 program ran the averages beside the update, so that they saw old or new weights by
+    chance; here they run after it. It wraps the optimizer so that whoever applies an update, this
+    process or a synchronous cluster's chief, moves the averages exactly once per update.
+    """
+
+    def __init__(self, optimizer: v1.train.Optimizer, decay: float, averaged: Sequence[tf.Variable]):
+        self._optimizer, self._decay, self._averaged = optimizer, decay, list(averaged)
+
+    def apply_gradients(self, gradients: GradientsAndVariables, global_step: tf.Variable) -> tf.Operation:
+        """Returns the operation: update, global_step + 1, averages.
+
+        The averages' decay starts at (1 + step) / (10 + step) and rises to the configured one
+        (tf.train.ExponentialMovingAverage with num_updates, as in inception_train.py). Their names are
+        those of 2016: NAME/ExponentialMovingAverage.
+        """
+        update = self._optimizer.apply_gradients(gradients, global_step=global_step)
+        with tf.control_dependencies([update]), tf.device(global_step.device):
+            averages = tf.train.ExponentialMovingAverage(self._decay, global_step)
+            return averages.apply(self._averaged)
+
+
+class LossScale:
+    """Keeps float16 gradients in range: scales the loss up, the gradients down.
+
+    The scale doubles after `growth_steps` finite steps and halves after a step with a gradient that
+    is not finite; such a step contributes zero gradients (Micikevicius et al., "Mixed Precision
+    Training", arXiv:1710.03740). Its two float32 variables are made where the variable scope says.
+    """
+
+    def __init__(self, initial: float = 2.0 ** 15, growth_steps: int = 1000):
+        self._growth_steps = growth_steps
+        self.scale = v1.get_variable('loss_scale', [], tf.float32, v1.constant_initializer(initial),
+                                     trainable=False)
+        self._good_steps = v1.get_variable('loss_scale_good_steps', [], tf.float32,
+                                           v1.zeros_initializer(), trainable=False)
+        with tf.device(self.scale.device), tf.control_dependencies(None):
+            self.value = self.scale.read_value()
+
+    def build_unscale(self, gradients: GradientsAndVariables
+                      ) -> tuple[list[tuple[tf.Tensor, tf.Variable]], tf.Operation]:
+        """Returns the gradients of the unscaled loss (zeros if any is not finite) and the
+        operation that adapts the scale; on the current device."""
+        gradients = list(gradients)
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g, _ in gradients])
+        unscaled = [(tf.where(finite, g / self.value, tf.zeros_like(g)), v) for g, v in gradients]
+        with tf.device(self.scale.device):
+            good = tf.where(finite, self._good_steps.read_value() + 1, 0.0)
+            grown = good >= self._growth_steps
+            scale = tf.where(finite, tf.where(grown, self.value * 2, self.value),
+                             tf.maximum(self.value / 2, 1.0))
+            adapt = tf.group(self.scale.assign(scale),
+                             self._good_steps.assign(tf.where(grown, 0.0, good)))
+        return unscaled, adapt

@@ -1,0 +1,184 @@
+"""The four verbs of every way of running: read the batches, build the towers, average the
+gradients, (and in train_step.py) apply them. Each follows a Placement and asks nothing else.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from inception_mg.model.layers import Statistic
+from inception_mg.model.losses import TowerLoss
+from inception_mg.placement import Placement, Tower
+
+v1 = tf.compat.v1
+DatasetFor = Callable[[int, int, int], tf.data.Dataset]  # (first_shard, num_shards, batch_size)
+LossFor = Callable[[tf.Tensor, tf.Tensor, Tower], TowerLoss]  # (images, labels, tower)
+
+
+class Batch(NamedTuple):
+    """images: float32 [n, size, size, 3]; labels: int32 [n]."""
+
+    images: tf.Tensor
+    labels: tf.Tensor
+
+
+class TowerGradients(NamedTuple):
+    """One tower's loss and d(loss)/d(variable), in the order of Variables.trainable."""
+
+    loss: TowerLoss
+    gradients: list[tf.Tensor]
+
+
+class BalanceBytes:
+    """A ps_strategy: each new variable goes to the device that holds the fewest bytes.
+
+    (Round robin puts 1.5 times the mean on one of four ps for Inception v3, because weights differ
+    by a factor of 10,000 in size.) `loads` has the bytes per device so far.
+    """
+
+    def __init__(self, devices: int):
+        self.loads = [0] * devices
+
+    def __call__(self, op) -> int:
+        """Returns the index of the device for the variable operation `op`."""
+        shape = tf.TensorShape(op.get_attr('shape'))
+        task = self.loads.index(min(self.loads))
+        self.loads[task] += shape.num_elements() * tf.as_dtype(op.get_attr('dtype')).size
+        return task
+
+
+class Variables:
+    """The variables of a model on the devices of a placement, each read once per host.
+
+    Within `on(host)`, get_variable makes a variable on one of `devices` whatever the enclosing device
+    scopes, or finds it again. For a trainable one it returns the tensor that `host` has read: all
+    towers of the host share this one read, so a variable crosses once to each machine. Others, the
+    moving statistics and counters, are returned as they are.
+    """
+
+    def __init__(self, devices: Sequence[str], init_device: str):
+        """devices: one device, or the tasks 0, 1, ... of one job. init_device: where initial values
+        are computed. Raises ValueError for devices that are no such list."""
+        self.trainable: list[tf.Variable] = []
+        self._reads: dict[tuple[str, str], tf.Tensor] = {}
+        self._made: set[str] = set()
+        self._setter = _device_setter(devices, init_device)
+
+    @contextlib.contextmanager
+    def on(self, host: str) -> Iterator[None]:
+        """The variable scope for a tower beside `host`."""
+
+        def read_once(getter: Callable, name: str, *args, **kwargs):
+            # Inner scopes go first: under '/device:GPU:1' the setter would put the variable on the
+            # GPU of the ps. Control dependencies go too: a read belongs to the whole step.
+            with tf.device(None), v1.device(self._setter), tf.control_dependencies(None):
+                variable = getter(name, *args, **(kwargs | {'use_resource': True}))
+            if not variable.trainable:
+                return variable
+            if name not in self._made:
+                self._made.add(name)
+                self.trainable.append(variable)
+            return self.read(variable, host)
+
+        with v1.variable_scope(v1.get_variable_scope(), custom_getter=read_once, reuse=v1.AUTO_REUSE):
+            yield
+
+    def read(self, variable: tf.Variable, host: str) -> tf.Tensor:
+        """The value of `variable` as read by `host` in this step."""
+        key = (variable.name, host)
+        if key not in self._reads:
+            with tf.device(None), tf.control_dependencies(None):
+                with tf.device(variable.device):
+                    value = variable.read_value()
+                with tf.device(host):
+                    self._reads[key] = tf.identity(value, name=f'{variable.op.name}/read')
+        return self._reads[key]
+
+
+def read_batches(placement: Placement, dataset_for: DatasetFor, batch_size: int
+                 ) -> tuple[list[Batch], list[tf.Operation]]:
+    """Each host reads its own part of the data on its CPU, and deals it to its towers.
+
+    dataset_for(i, n, size) is the dataset of the i-th of n readers in batches of `size`.
+    batch_size: images per step of all towers; a multiple of their number. Returns the towers' batches,
+    in order, and the operations that start the readers.
+    """
+    share = batch_size // len(placement.towers)
+    batches: dict[Tower, list[Batch]] = {}
+    starts = []
+    for number, host in enumerate(placement.hosts):
+        towers = placement.towers_on(host)
+        with tf.device(host), tf.name_scope(f'input_{number}'):
+            dataset = dataset_for(number, len(placement.hosts), share * len(towers))
+            iterator = v1.data.make_initializable_iterator(dataset)
+            starts.append(iterator.initializer)
+            images, labels = iterator.get_next()
+            for tower, *part in zip(towers, tf.split(images, len(towers)),
+                                    tf.split(labels, len(towers)), strict=True):
+                batches.setdefault(tower, []).append(Batch(*part))
+    return [batches[tower].pop(0) for tower in placement.towers], starts
+
+
+def build_towers(placement: Placement, variables: Variables, batches: Sequence[Batch],
+                 loss_for: LossFor, loss_scale: tf.Tensor | None = None) -> list[TowerGradients]:
+    """Builds each tower and its gradients on its devices; all share the variables.
+
+    The gradients are those of the loss times `loss_scale`. Raises ValueError for a variable that
+    the loss does not depend on.
+    """
+    results = []
+    for number, (tower, batch) in enumerate(zip(placement.towers, batches, strict=True)):
+        with variables.on(tower.host), tf.name_scope(f'tower_{number}'), tf.device(tower.device):
+            loss = loss_for(batch.images, batch.labels, tower)
+            reads = [variables.read(variable, tower.host) for variable in variables.trainable]
+            total = loss.total if loss_scale is None else loss.total * loss_scale
+            # Colocated: else the backward operations of a branch run on the tower's own device.
+            gradients = v1.gradients(total, reads, colocate_gradients_with_ops=True)
+        missing = [v.op.name for v, g in zip(variables.trainable, gradients, strict=True) if g is None]
+        if missing:
+            raise ValueError(f'the loss does not depend on {", ".join(missing)}')
+        results.append(TowerGradients(loss, gradients))
+    return results
+
+
+def average_gradients(placement: Placement, variables: Variables, towers: Sequence[TowerGradients]
+                      ) -> list[tuple[tf.Tensor, tf.Variable]]:
+    """Means over the towers: within each host on its CPU, then beside the variable.
+
+    So a host sends one gradient per variable however many towers it has. Every tower weighs the same.
+    """
+    averaged = []
+    for index, variable in enumerate(variables.trainable):
+        sums = []
+        for host in placement.hosts:
+            own = [result.gradients[index] for tower, result in zip(placement.towers, towers, strict=True)
+                   if tower.host == host]
+            with tf.device(host), tf.name_scope('average'):
+                sums.append(tf.add_n(own) / len(placement.towers))
+        with tf.device(variable.device), tf.name_scope('average'):
+            averaged.append((tf.add_n(sums) if len(sums) > 1 else sums[0], variable))
+    return averaged
+
+
+def build_statistics_update(statistics: Sequence[Statistic]) -> tf.Operation:
+    """Moves each batch-norm statistic beside its variable: v <- decay v + (1 - decay) value."""
+    updates = []
+    for variable, value, decay in statistics:
+        with tf.device(variable.device):
+            updates.append(variable.assign_sub((1 - decay) * (variable.read_value() - value),
+                                               read_value=False))
+    return tf.group(*updates, name='statistics')
+
+
+def _device_setter(devices: Sequence[str], init_device: str) -> Callable:
+    """replica_device_setter for one device, or for the tasks of one job."""
+    specs = [tf.DeviceSpec.from_string(device) for device in devices]
+    tasks = [spec.task for spec in specs]
+    if tasks not in ([None], list(range(len(specs)))) or len({spec.replace(task=None) for spec in specs}) != 1:
+        raise ValueError(f'variables must be on one device or on tasks 0, 1, ... of one job, not {devices}')
+    # A device without a task (one machine) is taken by the setter as it is.
+    return v1.train.replica_device_setter(
+        ps_tasks=len(specs), ps_device=specs[0].replace(task=None).to_string(),
+        worker_device=init_device, ps_strategy=BalanceBytes(len(specs)))

@@ -1,0 +1,235 @@
+"""Training: the lines at start, the session, and the loop that every way of running goes through."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
+from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
+from inception_mg.data.input_pipeline import explain_input_error, training_dataset
+from inception_mg.errors import FlagError, UserError
+from inception_mg.model import checkpoints
+from inception_mg.model.losses import inception_loss
+from inception_mg.placement import Placement, describe
+from inception_mg.training import hooks
+from inception_mg.training.devices import bfloat16_hint, local_machine
+from inception_mg.training.train_step import TrainStep, build_train_step
+
+v1 = tf.compat.v1
+Say = Callable[[str], None]
+
+
+class TrainingData(NamedTuple):
+    """What training reads: the data set's classes and counts, and the paths of its shards."""
+
+    info: DatasetInfo
+    paths: list[str]
+    num_examples: int
+
+
+def open_training_data(data: DataConfig) -> TrainingData:
+    """Finds the training shards and their description; UserError when either is missing."""
+    if not data.data_dir:
+        raise FlagError('--data_dir is empty: name the folder with the shards and dataset.json')
+    info = read_dataset_info(data.data_dir)
+    paths = shard_paths(data.data_dir, 'train')
+    return TrainingData(info, paths, info.num_images('train'))
+
+
+def build_inception_step(placement: Placement, source: TrainingData, data: DataConfig, model: ModelConfig,
+                         optimizer: OptimizerConfig, *, reader: int = 0, readers: int = 1,
+                         **step_options) -> TrainStep:
+    """Builds the training step of Inception v3 over `placement`.
+
+    reader, readers: this process reads the reader-th of `readers` parts of the data. step_options go to
+    build_train_step. Raises FlagError when the batch cannot be split evenly over the towers.
+    """
+    towers = len(placement.towers)
+    if data.batch_size % towers:
+        raise FlagError(f'--batch_size={data.batch_size} cannot be split evenly over {towers} towers')
+
+    def dataset_for(host: int, hosts: int, batch_size: int) -> tf.data.Dataset:
+        return training_dataset(source.paths, source.num_examples, data=data, batch_size=batch_size,
+                                first_shard=reader * hosts + host, num_shards=readers * hosts)
+
+    def loss_for(images, labels, tower):
+        return inception_loss(images, labels, source.info.num_outputs, model, tower.branches, tower.stages)
+
+    return build_train_step(placement, dataset_for, data.batch_size, loss_for, optimizer,
+                            source.num_examples, scale_loss=model.compute_dtype == 'float16', **step_options)
+
+
+def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, devices: DeviceConfig,
+               run: RunConfig, say: Say = print) -> str:
+    """Trains on this machine until run.max_steps and returns '', or the name of the signal that
+    ended it (after a checkpoint). Resumes from run.train_dir.
+
+    Raises UserError for whatever the user can mend: data, flags, checkpoints, a loss that diverged.
+    """
+    source = open_training_data(data)
+    machine = local_machine(devices)
+    make_directory(run.train_dir, 'train_dir')
+    with tf.Graph().as_default():
+        step = build_inception_step(machine.placement, source, data, model, optimizer)
+        saver = build_saver(run)
+        start = Start.find(run)
+        for line in [*start_lines(machine.placement, source, data, model, optimizer, step.gradients, data.batch_size),
+                     *start.lines(run), *machine.notes, bfloat16_hint(model.compute_dtype)]:
+            if line:
+                say(line)
+        if start.step >= run.max_steps:
+            say(f'nothing to do: {start.checkpoint} is at --max_steps={run.max_steps} already')
+            return ''
+        start.check()
+        scaffold = v1.train.Scaffold(saver=saver, local_init_op=tf.group(v1.local_variables_initializer(),
+                                                                         step.start_input),
+                                     init_fn=start.build_init_fn())
+        # By path: with a directory the Saver would adopt, and later delete, checkpoints of earlier runs.
+        creator = v1.train.ChiefSessionCreator(scaffold, config=machine.session_config,
+                                               checkpoint_filename_with_path=start.resume_path)
+        stopper = hooks.Stopper()
+        loop_hooks = [*loop_hooks_for(step, run, stopper),
+                      *chief_hooks(step, run, saver, data.batch_size, source.num_examples, say)]
+        with stopper.listening():
+            run_steps(creator, loop_hooks, step.train_op, source.paths, start.checkpoint)
+    return stopper.signal_name
+
+
+def run_steps(creator: v1.train.SessionCreator, loop_hooks: Sequence[v1.train.SessionRunHook],
+              train_op: tf.Operation, paths: Sequence[str], checkpoint: str = '') -> None:
+    """The loop of every way of running: steps until a hook asks to stop.
+
+    Turns errors that the input data, the checkpoint or the memory are to blame for into UserError.
+    """
+    try:
+        session = v1.train.MonitoredSession(session_creator=creator, hooks=list(loop_hooks))
+    except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
+        if not checkpoint:
+            raise
+        raise UserError(f'cannot restore {checkpoint}: {str(error).splitlines()[0]}') from error
+    try:
+        with session:
+            while not session.should_stop():
+                session.run(train_op)
+    except tf.errors.ResourceExhaustedError as error:
+        raise UserError('out of memory: lower --batch_size, --image_size or --width '
+                        f'({str(error).splitlines()[0]})') from error
+    except (tf.errors.OpError, UnicodeDecodeError) as error:
+        explained = explain_input_error(error, paths)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def loop_hooks_for(step: TrainStep, run: RunConfig, stopper: hooks.Stopper) -> list[v1.train.SessionRunHook]:
+    """What every process needs: when to stop, and the guard against a diverging loss."""
+    return [hooks.StopHook(step.global_step, run.max_steps, stopper), hooks.LossGuardHook(step, run.train_dir)]
+
+
+def chief_hooks(step: TrainStep, run: RunConfig, saver: v1.train.Saver, images_per_update: int,
+                num_examples: int, say: Say = print) -> list[v1.train.SessionRunHook]:
+    """What the one process that writes in train_dir needs: status, summaries, checkpoints."""
+    writer = v1.summary.FileWriter(run.train_dir)
+    return [
+        hooks.StatusHook(step, run.log_every_steps, run.max_steps, images_per_update, num_examples,
+                         hooks.write_scalars_to(writer), say),
+        hooks.SummaryHook(hooks.build_heavy_summary(step), step.global_step, run.save_summaries_secs, writer),
+        hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
+                             run.save_interval_secs, say)]
+
+
+def build_saver(run: RunConfig) -> v1.train.Saver:
+    """A saver of all variables: one unsharded checkpoint, whatever devices they are on."""
+    return v1.train.Saver(v1.global_variables(), max_to_keep=run.max_checkpoints_to_keep)
+
+
+class Start(NamedTuple):
+    """Where a training begins. checkpoint: the one in train_dir, or the pretrained one, or ''."""
+
+    checkpoint: str
+    pretrained: bool
+    fine_tune: bool
+    step: int
+
+    @classmethod
+    def find(cls, run: RunConfig) -> 'Start':
+        """Looks in train_dir first: a training that has begun resumes, also a fine-tuning one."""
+        newest = checkpoints.newest_checkpoint(run.train_dir)
+        if newest:
+            return cls(newest, False, False, checkpoints.step_of(newest))
+        if run.pretrained_model_checkpoint_path:
+            path = checkpoints.find_checkpoint(run.pretrained_model_checkpoint_path,
+                                               'pretrained_model_checkpoint_path')
+            return cls(path, True, run.fine_tune, 0)
+        return cls('', False, False, 0)
+
+    @property
+    def resume_path(self) -> str | None:
+        """The checkpoint that restores everything, if there is one."""
+        return self.checkpoint if self.checkpoint and not self.pretrained else None
+
+    def lines(self, run: RunConfig) -> list[str]:
+        """What to tell the user."""
+        what = 'starts new'
+        if self.pretrained:
+            what = f'starts from {self.checkpoint}' + (' without its two heads' if self.fine_tune else '')
+        elif self.checkpoint:
+            what = f'resumes from {os.path.basename(self.checkpoint)} at step {self.step}'
+        return [f'train_dir  {run.train_dir}: {what}; a checkpoint every {run.save_interval_secs:g} s and at the end',
+                f'           tensorboard --logdir {run.train_dir}']
+
+    def check(self) -> None:
+        """Raises UserError if the checkpoint is not of this model."""
+        if self.resume_path:
+            checkpoints.check_shapes(self.checkpoint, {v.op.name: v for v in v1.global_variables()},
+                                     'it is of another model; give the flags it was trained with, or another --train_dir')
+
+    def build_init_fn(self) -> Callable | None:
+        """What a new session does after the initialisers: takes the pretrained weights, and begins
+        the moving averages at them."""
+        if not self.pretrained:
+            return None
+        by_name = {v.op.name: v for v in v1.global_variables()}
+        weights = [v for name, v in by_name.items() if name + checkpoints.AVERAGE in by_name]
+        names = checkpoints.warm_start_names(self.checkpoint, weights, self.fine_tune)
+        saver = v1.train.Saver(names)
+        follow = tf.group(*[by_name[v.op.name + checkpoints.AVERAGE].assign(v.read_value(), read_value=False)
+                            for v in names.values()])
+
+        def init_fn(scaffold, session) -> None:
+            saver.restore(session, self.checkpoint)
+            session.run(follow)
+
+        return init_fn
+
+
+def start_lines(placement: Placement, source: TrainingData, data: DataConfig, model: ModelConfig,
+                optimizer: OptimizerConfig, gradients, images_per_update: int) -> list[str]:
+    """The screen that a user sees at start: data, model, placement, batch and schedule."""
+    weights = sum(variable.shape.num_elements() for _, variable in gradients)
+    towers = len(placement.towers)
+    per_epoch = source.num_examples / images_per_update
+    rate, factor = optimizer.initial_learning_rate, optimizer.learning_rate_decay_factor
+    place = describe(placement)
+    return [
+        f'data       {data.data_dir}: {source.num_examples} images of {len(source.info.classes)} classes in '
+        f'{len(source.paths)} shards',
+        f'model      Inception v3, width {model.width:g}, {data.image_size} x {data.image_size}, {model.compute_dtype}: '
+        f'{weights:,} weights, {weights * 4 / 1e6:.1f} MB',
+        f'placement  {place[0]}', *(f'           {line}' for line in place[1:]),
+        f'batch      {images_per_update} images per update; here {data.batch_size} = {towers} tower{"s" * (towers > 1)} x '
+        f'{data.batch_size // towers}; {per_epoch:.1f} steps per epoch',
+        f'schedule   learning rate {rate:g} x {factor:g} every {optimizer.num_epochs_per_decay:g} epochs '
+        f'({int(per_epoch * optimizer.num_epochs_per_decay)} steps)']
+
+
+def make_directory(path: str, flag: str) -> None:
+    """Makes the folder if need be; UserError naming the flag if it cannot be written in."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UserError(f'--{flag}={path}: {error.strerror}') from None
+    if not os.access(path, os.W_OK):
+        raise UserError(f'--{flag}={path} is not writable')

@@ -1,0 +1,52 @@
+"""Folders of images, one per class, to shards of records; or a description of records made elsewhere.
+
+    python scripts/build_image_data.py --train_directory=photos/train \
+        --validation_directory=photos/validation --output_directory=records
+
+Exit code: 0 all files are in the records, 3 some were no readable images and are listed on stderr,
+1 nothing was written, 2 a flag is wrong.
+"""
+
+import signal
+import sys
+
+import common
+from inception_mg import config
+
+
+def main() -> int:
+    build = common.from_flags(config.BuildConfig)
+    config.check_build(build)
+    # So that `kill` leaves no half-written files either.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    return describe(build.output_directory) if build.describe else write(build)
+
+
+def describe(output_directory: str) -> int:
+    with common.quiet_import():
+        from inception_mg.data import dataset_describe
+    info = dataset_describe.describe_dataset(output_directory)
+    for subset, images in info.counts.items():
+        print(f'{subset}: {images} images in {info.shards[subset]} shards')
+    print(f'{output_directory}: {len(info.classes)} classes, labels 1 to {len(info.classes)}; '
+          'wrote dataset.json')
+    return 0
+
+
+def write(build: config.BuildConfig) -> int:
+    # Imported here: the converting processes import this file again, and need no TensorFlow.
+    with common.quiet_import():
+        from inception_mg.data import dataset_builder, dataset_info
+    reports = dataset_builder.build_dataset(build)
+    for report in reports:
+        print(f'{report.subset}: {report.images} images of {report.classes} classes in {report.shards} '
+              f'shards, {report.bytes / 1e6:.1f} MB; {len(report.skipped)} files skipped')
+    classes = len(dataset_info.read_dataset_info(build.output_directory).classes)
+    print(f'{build.output_directory}: {classes} classes, labels 1 to {classes} (0 is the background); '
+          'wrote labels.txt and dataset.json')
+    return 3 if any(report.skipped for report in reports) else 0
+
+
+if __name__ == '__main__':
+    common.define_flags(config.BuildConfig)
+    common.run(main)

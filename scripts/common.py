@@ -1,0 +1,100 @@
+"""What every program shares: flags from the dataclasses of config.py, and errors as one line.
+
+Importing this module silences TensorFlow's log (set TF_CPP_MIN_LOG_LEVEL yourself to see it), so
+import it before anything that imports TensorFlow.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+_ROOT = str(pathlib.Path(__file__).resolve().parent.parent)
+if _ROOT not in sys.path:
+    sys.path.insert(1, _ROOT)  # So that the programs run from a clone, installed or not.
+
+from absl import app, flags  # noqa: E402
+
+from inception_mg.errors import UserError  # noqa: E402
+
+_DEFINE = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float,
+           str: flags.DEFINE_string}
+
+
+def define_flags(*configs: type, skip: Sequence[str] = (), **defaults) -> None:
+    """Makes one flag per field of the given dataclasses.
+
+    `skip` leaves fields out; a keyword argument replaces a field's default in this program.
+    """
+    for config in configs:
+        for field in dataclasses.fields(config):
+            if field.name in skip:
+                continue
+            default = defaults.get(field.name, field.default)
+            text = field.metadata['help']
+            if field.metadata['choices']:
+                flags.DEFINE_enum(field.name, default, field.metadata['choices'], text)
+            else:
+                _DEFINE[field.type](field.name, default, text)
+
+
+def from_flags(config: type, **values):
+    """Returns the dataclass filled from the flags of its fields; `values` take precedence."""
+    names = {field.name for field in dataclasses.fields(config)} & set(flags.FLAGS)
+    return config(**{name: flags.FLAGS[name].value for name in names} | values)
+
+
+def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> None:
+    """Parses the command line, calls main() and exits with its code.
+
+    A UserError ends as one line on stderr and its own exit code; an unknown or malformed flag as one
+    line and 2.
+    """
+    app.define_help_flags()
+    try:
+        rest = flags.FLAGS(list(argv if argv is not None else sys.argv))[1:]
+    except flags.Error as error:
+        _exit(' '.join(str(error).split()) + ' (--help lists the flags)', 2)
+    if rest:
+        _exit(f'cannot use the argument {rest[0]!r}: flags look like --name=value', 2)
+    try:
+        code = main() or 0
+    except UserError as error:
+        _exit(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _exit('interrupted', 130)
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Hides what libraries write to stderr while they load; shows it if they fail to load.
+
+    TensorFlow 2.21 writes four lines before it looks at TF_CPP_MIN_LOG_LEVEL.
+    """
+    sys.stderr.flush()
+    screen = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            hidden.seek(0)
+            os.write(screen, hidden.read())
+            raise
+        finally:
+            os.dup2(screen, 2)
+            os.close(screen)
+    # Deprecations of the graph-mode functions that this project is about; errors still show.
+    logging.getLogger('tensorflow').setLevel(logging.ERROR)
+
+
+def _exit(message: str, code: int) -> None:
+    print(f'{pathlib.Path(sys.argv[0]).name}: {message}', file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,33 @@
+"""Trains Inception v3 on this machine: on one device, on several GPUs, or split over them.
+
+    python scripts/train.py --data_dir=DIR --train_dir=DIR --num_gpus=2
+
+Exit codes: 0 at --max_steps, 143 after a signal and its checkpoint, 2 for wrong flags, 1 otherwise.
+"""
+
+import common  # First: it quiets TensorFlow's start.
+
+from inception_mg import config
+
+EXIT_SIGNAL = 143
+
+
+
+def main() -> int:
+    data = common.from_flags(config.DataConfig)
+    model = common.from_flags(config.ModelConfig)
+    optimizer = common.from_flags(config.OptimizerConfig)
+    run = common.from_flags(config.RunConfig)
+    config.check_data(data)
+    config.check_model(model)
+    config.check_run(run, optimizer)
+    with common.quiet_import():
+        from inception_mg.training.train import train_here
+    signal_name = train_here(data, model, optimizer, common.from_flags(config.DeviceConfig), run)
+    return EXIT_SIGNAL if signal_name else 0
+
+
+if __name__ == '__main__':
+    common.define_flags(config.DataConfig, config.ModelConfig, config.OptimizerConfig, config.DeviceConfig,
+                        config.RunConfig)
+    common.run(main)

@@ -1,0 +1,59 @@
+"""Placements are values: what each way of running puts where."""
+
+import pytest
+
+from inception_mg.placement import (Placement, Tower, between_graph, describe, in_graph, multi_gpu, one_device,
+                                    split_model)
+
+CPU, GPUS = '/device:CPU:0', [f'/device:GPU:{number}' for number in range(4)]
+
+
+def test_one_device():
+    assert one_device() == Placement((CPU,), (Tower(CPU, CPU),))
+    assert one_device(GPUS[0]) == multi_gpu(GPUS[:1])
+
+
+def test_multi_gpu_puts_a_tower_on_each_gpu_and_variables_on_the_cpu():
+    placement = multi_gpu(GPUS[:2])
+    assert placement == Placement((CPU,), (Tower(GPUS[0], CPU), Tower(GPUS[1], CPU)))
+    assert placement.hosts == (CPU,)
+
+
+def test_split_model():
+    groups = [GPUS[:2], GPUS[2:]]
+    assert split_model(groups, 'branches').towers[1] == Tower(GPUS[2], CPU, branches=tuple(GPUS[2:]))
+    assert split_model(groups, 'stages').towers[0] == Tower(GPUS[0], CPU, stages=tuple(GPUS[:2]))
+    with pytest.raises(ValueError, match='rows'):
+        split_model(groups, 'rows')
+
+
+def test_in_graph_has_towers_on_every_worker():
+    placement = in_graph(1, [GPUS[:2], GPUS[:1]])
+    assert placement.variables == ('/job:ps/task:0/device:CPU:0',)
+    assert [tower.device for tower in placement.towers] == [
+        '/job:worker/task:0/device:GPU:0', '/job:worker/task:0/device:GPU:1', '/job:worker/task:1/device:GPU:0']
+    assert placement.hosts == ('/job:worker/task:0/device:CPU:0', '/job:worker/task:1/device:CPU:0')
+    assert len(placement.towers_on(placement.hosts[0])) == 2
+
+
+def test_in_graph_split():
+    tower, = in_graph(1, [GPUS[:2]], 'stages').towers
+    assert tower.stages == ('/job:worker/task:0/device:GPU:0', '/job:worker/task:0/device:GPU:1')
+
+
+def test_between_graph_has_only_its_own_towers():
+    placement = between_graph(2, 3, [CPU])
+    assert placement.variables == ('/job:ps/task:0/device:CPU:0', '/job:ps/task:1/device:CPU:0')
+    assert placement.towers == (Tower('/job:worker/task:3/device:CPU:0', '/job:worker/task:3/device:CPU:0'),)
+
+
+def test_a_placement_is_a_value():
+    assert multi_gpu(GPUS) == multi_gpu(GPUS)
+    assert hash(multi_gpu(GPUS)) == hash(multi_gpu(GPUS))
+    assert multi_gpu(GPUS) != multi_gpu(GPUS[:2])
+
+
+def test_describe_names_every_device():
+    text = '\n'.join(describe(split_model([GPUS[:2], GPUS[2:]], 'branches')))
+    assert all(gpu in text for gpu in GPUS) and 'variables on /device:CPU:0' in text
+    assert 'tower 1: branches over /device:GPU:2, /device:GPU:3' in text
