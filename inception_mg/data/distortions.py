@@ -1,0 +1,131 @@
+"""Image to image: the distortions of the 2016 release for training, its centre crop for evaluation.
+
+Pure functions of TensorFlow on one image; all run on the CPU inside a tf.data map. Order and constants
+are those of `image_processing.py` of the 2016 release, its kernels those of TensorFlow 1 (the resizing
+has half_pixel_centers=False). Every random number comes from the seed of the image, so that a stream of
+images does not depend on how many of them are made at the same time.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+# The 2016 release ran a multiple of four threads and let thread i resize by method i % 4 and order the
+# colours by i % 2. So four pairs occur, equally often, not eight.
+NUM_VARIANTS = 4
+CENTRAL_FRACTION = 0.875
+
+_RESIZE = tf.compat.v1.image.ResizeMethod
+_METHODS = (_RESIZE.BILINEAR, _RESIZE.NEAREST_NEIGHBOR, _RESIZE.BICUBIC, _RESIZE.AREA)
+
+
+class Colours(NamedTuple):
+    """By how much the colours of one image are changed; scalars, float32."""
+
+    brightness: tf.Tensor  # Added; within 32/255 of 0.
+    saturation: tf.Tensor  # Factor of the saturation; 0.5 to 1.5.
+    hue: tf.Tensor  # Turns added to the hue; within 0.2 of 0.
+    contrast: tf.Tensor  # Factor of the distance to each channel's mean; 0.5 to 1.5.
+
+
+def preprocess_for_evaluation(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
+    """Returns the centre of a JPEG, resized: float32 [image_size, image_size, 3] in [-1, 1].
+
+    `encoded` is a scalar string; its central 87.5 % of each side are resized bilinearly, without keeping
+    the aspect ratio. Running it raises InvalidArgumentError for bytes that are no image.
+    """
+    image = _to_unit_range(tf.io.decode_jpeg(encoded, channels=3))
+    image = tf.image.central_crop(image, CENTRAL_FRACTION)
+    return _to_model_range(_resize(image, image_size, _RESIZE.BILINEAR))
+
+
+def distort_for_training(encoded: tf.Tensor, bbox: tf.Tensor, image_size: int, variant: tf.Tensor,
+                         seed: tf.Tensor) -> tf.Tensor:
+    """Returns a random crop of a JPEG, resized, flipped and recoloured, within [-1, 1].
+
+    `encoded` is a scalar string, `bbox` float32 [1, n, 4] (ymin, xmin, ymax, xmax as shares of the image;
+    n may be 0), `variant` a scalar integer below NUM_VARIANTS (resize method and order of the colours),
+    `seed` an integer pair [2]. The result is float32 [image_size, image_size, 3]. Running it raises
+    InvalidArgumentError for bytes that are no JPEG and for boxes outside the image.
+    """
+    crop_seed, draw_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
+    window = sample_crop(tf.image.extract_jpeg_shape(encoded), bbox, crop_seed)
+    draws = tf.random.stateless_uniform([5], draw_seed)
+    image = _to_unit_range(decode_crop(encoded, window))
+    image = resize_by_variant(image, image_size, variant)
+    image = tf.cond(draws[0] < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
+    return _to_model_range(distort_colours(image, _draw_colours(draws[1:]), variant))
+
+
+def sample_crop(shape: tf.Tensor, bbox: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns a random window (y, x, height, width) in pixels, int32 [4].
+
+    It covers 5 to 100 % of an image of `shape` (int32 [3]), is 0.75 to 1.33 times as wide as high and
+    holds at least a tenth of one of the boxes (`bbox` as in `distort_for_training`); without boxes, or
+    after 100 attempts, the whole image serves.
+    """
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        shape, bbox, seed, min_object_covered=0.1, aspect_ratio_range=[0.75, 1.33],
+        area_range=[0.05, 1.0], max_attempts=100, use_image_if_no_bounding_boxes=True)
+    return tf.concat([begin[:2], size[:2]], axis=0)
+
+
+def decode_crop(encoded: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """Returns the pixels of a JPEG inside `window`, uint8 [height, width, 3], without decoding the rest.
+
+    They equal those of decoding the whole image and slicing it. For that one pixel more is decoded on
+    each side: the upsampling of the colour channels looks at the neighbouring column and row.
+    """
+    top_left, size = window[:2], window[2:]
+    start = tf.maximum(top_left - 1, 0)
+    end = tf.minimum(top_left + size + 1, tf.image.extract_jpeg_shape(encoded)[:2])
+    image = tf.io.decode_and_crop_jpeg(encoded, tf.concat([start, end - start], axis=0), channels=3)
+    return tf.slice(image, tf.pad(top_left - start, [[0, 1]]), tf.concat([size, [3]], axis=0))
+
+
+def resize_by_variant(image: tf.Tensor, image_size: int, variant: tf.Tensor) -> tf.Tensor:
+    """Returns a float32 image as [image_size, image_size, 3], resized by the method of the variant.
+
+    Variant 0 is bilinear, 1 nearest neighbour, 2 bicubic (which overshoots [0, 1]), 3 area.
+    """
+    return tf.switch_case(tf.cast(variant, tf.int32), [
+        lambda method=method: _resize(image, image_size, method) for method in _METHODS])
+
+
+def distort_colours(image: tf.Tensor, colours: Colours, variant: tf.Tensor) -> tf.Tensor:
+    """Returns a float32 image [height, width, 3] recoloured and clipped to [0, 1].
+
+    After the brightness an even variant changes saturation, hue, contrast; an odd one contrast,
+    saturation, hue.
+    """
+    def saturation_and_hue(x: tf.Tensor) -> tf.Tensor:
+        return tf.image.adjust_hue(tf.image.adjust_saturation(x, colours.saturation), colours.hue)
+
+    def contrast(x: tf.Tensor) -> tf.Tensor:
+        return tf.image.adjust_contrast(x, colours.contrast)
+
+    image = tf.image.adjust_brightness(image, colours.brightness)
+    image = tf.cond(tf.equal(variant % 2, 0),
+                    lambda: contrast(saturation_and_hue(image)),
+                    lambda: saturation_and_hue(contrast(image)))
+    return tf.clip_by_value(image, 0.0, 1.0)
+
+
+def _draw_colours(draws: tf.Tensor) -> Colours:
+    """Turns four uniform numbers from [0, 1) into changes of the 2016 release's ranges."""
+    low = tf.constant([-32.0 / 255.0, 0.5, -0.2, 0.5])
+    high = tf.constant([32.0 / 255.0, 1.5, 0.2, 1.5])
+    return Colours(*tf.unstack(low + draws * (high - low)))
+
+
+def _resize(image: tf.Tensor, image_size: int, method: int) -> tf.Tensor:
+    image = tf.compat.v1.image.resize_images(image, [image_size, image_size], method=method)
+    return tf.ensure_shape(image, [image_size, image_size, 3])
+
+
+def _to_unit_range(image: tf.Tensor) -> tf.Tensor:
+    return tf.image.convert_image_dtype(image, tf.float32)
+
+
+def _to_model_range(image: tf.Tensor) -> tf.Tensor:
+    return (image - 0.5) * 2.0
