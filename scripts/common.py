@@ -55,6 +55,7 @@ def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> No
     A UserError ends as one line on stderr and its own exit code; an unknown or malformed flag as one
     line and 2.
     """
+    sys.stdout.reconfigure(line_buffering=True)  # Status lines reach a log file when they are said.
     app.define_help_flags()
     try:
         rest = flags.FLAGS(list(argv if argv is not None else sys.argv))[1:]

@@ -7,7 +7,6 @@ the result as JSON. Exit codes: 0, 2 for wrong flags, 1 otherwise.
 """
 
 import common  # First: it quiets TensorFlow's start.
-
 from inception_mg import config
 
 

@@ -6,7 +6,6 @@ Exit codes: 0 at --max_steps, 143 after a signal and its checkpoint, 2 for wrong
 """
 
 import common  # First: it quiets TensorFlow's start.
-
 from inception_mg import config
 
 EXIT_SIGNAL = 143

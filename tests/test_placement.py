@@ -2,8 +2,16 @@
 
 import pytest
 
-from inception_mg.placement import (Placement, Tower, between_graph, describe, in_graph, multi_gpu, one_device,
-                                    split_model)
+from inception_mg.placement import (
+    Placement,
+    Tower,
+    between_graph,
+    describe,
+    in_graph,
+    multi_gpu,
+    one_device,
+    split_model,
+)
 
 CPU, GPUS = '/device:CPU:0', [f'/device:GPU:{number}' for number in range(4)]
 

@@ -90,28 +90,23 @@ class StatusHook(v1.train.SessionRunHook):
         self._global_step, self._every, self._max_steps = step.global_step, every_steps, max_steps
         self._images, self._examples = images_per_step, num_examples
         self._write_scalars, self._say = write_scalars, say
-
-    def after_create_session(self, session, coord):
-        self._first = self._last = int(session.run(self._global_step))
-        self._started = self._last_time = None
+        self._runs = 0  # Of this process; the global step also counts those of other workers.
+        self._last_step, self._last_time = 0, 0.0
 
     def before_run(self, run_context):
         return v1.train.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context, run_values):
-        now = time.monotonic()
-        if self._started is None:  # The first step also prepares the graph: it is no measure of speed.
-            self._started = self._last_time = now
-            self._first = self._last = int(run_context.session.run(self._global_step))
-            self._report(self._first, run_values.results, float('nan'))
-        self._done = getattr(self, '_done', 0) + 1
-        if self._done % self._every:
+        now, first = time.monotonic(), self._runs == 0
+        self._runs += 1
+        if not first and self._runs % self._every:
             return
         step_v = int(run_context.session.run(self._global_step))
-        if step_v > self._last:
-            rate = (step_v - self._last) / (now - self._last_time)
-            self._report(step_v, run_values.results, rate)
-            self._last, self._last_time = step_v, now
+        # The first run also prepares the graph: it says nothing about speed.
+        passed = now - self._last_time
+        speed = float('nan') if first or step_v <= self._last_step else (step_v - self._last_step) / passed
+        self._report(step_v, run_values.results, speed)
+        self._last_step, self._last_time = step_v, now
 
     def _report(self, step_v: int, values: dict[str, float], steps_per_sec: float) -> None:
         speed = ''
@@ -158,7 +153,8 @@ class CheckpointHook(v1.train.SessionRunHook):
                zip(self._variables, session.run(self._finite), strict=True) if not finite]
         if bad:
             raise UserError(f'{len(bad)} variables are not finite at step {step_v}, the first is {bad[0]}: not saved; '
-                            f'lower --initial_learning_rate and start again from the last checkpoint in {self._train_dir}')
+                            'lower --initial_learning_rate and start again from the last checkpoint in '
+                            f'{self._train_dir}')
         try:
             path = self._saver.save(session, os.path.join(self._train_dir, 'model.ckpt'), global_step=step_v,
                                     write_meta_graph=False)

@@ -58,13 +58,13 @@ class Variables:
     moving statistics and counters, are returned as they are.
     """
 
-    def __init__(self, devices: Sequence[str], init_device: str):
-        """devices: one device, or the tasks 0, 1, ... of one job. init_device: where initial values
-        are computed. Raises ValueError for devices that are no such list."""
+    def __init__(self, devices: Sequence[str]):
+        """devices: one device, or the tasks 0, 1, ... of one job; ValueError for other lists. Initial
+        values are computed beside the variable."""
         self.trainable: list[tf.Variable] = []
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
-        self._setter = _device_setter(devices, init_device)
+        self._setter = _device_setter(devices)
 
     @contextlib.contextmanager
     def on(self, host: str) -> Iterator[None]:
@@ -172,7 +172,7 @@ def build_statistics_update(statistics: Sequence[Statistic]) -> tf.Operation:
     return tf.group(*updates, name='statistics')
 
 
-def _device_setter(devices: Sequence[str], init_device: str) -> Callable:
+def _device_setter(devices: Sequence[str]) -> Callable:
     """replica_device_setter for one device, or for the tasks of one job."""
     specs = [tf.DeviceSpec.from_string(device) for device in devices]
     tasks = [spec.task for spec in specs]
@@ -181,4 +181,4 @@ def _device_setter(devices: Sequence[str], init_device: str) -> Callable:
     # A device without a task (one machine) is taken by the setter as it is.
     return v1.train.replica_device_setter(
         ps_tasks=len(specs), ps_device=specs[0].replace(task=None).to_string(),
-        worker_device=init_device, ps_strategy=BalanceBytes(len(specs)))
+        worker_device='', ps_strategy=BalanceBytes(len(specs)))

@@ -184,7 +184,7 @@ class Start(NamedTuple):
         """Raises UserError if the checkpoint is not of this model."""
         if self.resume_path:
             checkpoints.check_shapes(self.checkpoint, {v.op.name: v for v in v1.global_variables()},
-                                     'it is of another model; give the flags it was trained with, or another --train_dir')
+                                     'it is of another model; give the flags it was trained with, or another train_dir')
 
     def build_init_fn(self) -> Callable | None:
         """What a new session does after the initialisers: takes the pretrained weights, and begins
@@ -216,11 +216,11 @@ def start_lines(placement: Placement, source: TrainingData, data: DataConfig, mo
     return [
         f'data       {data.data_dir}: {source.num_examples} images of {len(source.info.classes)} classes in '
         f'{len(source.paths)} shards',
-        f'model      Inception v3, width {model.width:g}, {data.image_size} x {data.image_size}, {model.compute_dtype}: '
-        f'{weights:,} weights, {weights * 4 / 1e6:.1f} MB',
+        f'model      Inception v3, width {model.width:g}, {data.image_size} x {data.image_size}, '
+        f'{model.compute_dtype}: {weights:,} weights, {weights * 4 / 1e6:.1f} MB',
         f'placement  {place[0]}', *(f'           {line}' for line in place[1:]),
-        f'batch      {images_per_update} images per update; here {data.batch_size} = {towers} tower{"s" * (towers > 1)} x '
-        f'{data.batch_size // towers}; {per_epoch:.1f} steps per epoch',
+        f'batch      {images_per_update} images per update; here {data.batch_size} = '
+        f'{towers} tower{"s" * (towers > 1)} x {data.batch_size // towers}; {per_epoch:.1f} steps per epoch',
         f'schedule   learning rate {rate:g} x {factor:g} every {optimizer.num_epochs_per_decay:g} epochs '
         f'({int(per_epoch * optimizer.num_epochs_per_decay)} steps)']
 

@@ -47,7 +47,7 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
     if batch_size % len(placement.towers):
         raise ValueError(f'a batch of {batch_size} cannot be split over {len(placement.towers)} towers')
     host = placement.towers[0].host
-    variables = towers.Variables(placement.variables, init_device=host)
+    variables = towers.Variables(placement.variables)
     with variables.on(host):
         global_step = v1.train.create_global_step()
         loss_scale = optimizers.LossScale() if scale_loss else None

@@ -1,0 +1,90 @@
+"""The schedule, the moving averages and the loss scale, against their formulas."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from inception_mg.config import OptimizerConfig
+from inception_mg.training.optimizers import AveragedOptimizer, LossScale, build_averages_update, build_learning_rate
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def session():
+    with tf.Graph().as_default(), v1.variable_scope('', use_resource=True), v1.Session() as sess:
+        yield sess
+
+
+def global_step(value: int = 0) -> tf.Variable:
+    return v1.get_variable('global_step', [], tf.int64, v1.constant_initializer(value), trainable=False)
+
+
+@pytest.mark.parametrize('images_per_update', [32, 64, 128])
+def test_the_rate_decays_by_images_seen_whatever_the_batch(session, images_per_update):
+    """1 tower of 32, 2 towers of 32, 4 workers of 32 aggregated: equal rates at equal images seen."""
+    config = OptimizerConfig(initial_learning_rate=0.1, num_epochs_per_decay=2, learning_rate_decay_factor=0.5)
+    step = global_step()
+    rate = build_learning_rate(config, step, images_per_update, num_examples=1280)
+    session.run(v1.global_variables_initializer())
+    found = []
+    for images_seen in (0, 2432, 2560, 5000, 5120):
+        session.run(step.assign(images_seen // images_per_update))
+        found.append(session.run(rate))
+    np.testing.assert_allclose(found, [0.1, 0.1, 0.05, 0.05, 0.025], rtol=1e-6)
+
+
+def test_averages_follow_the_update_and_their_formula(session):
+    step, weight = global_step(), v1.get_variable('weight', [], tf.float32, v1.constant_initializer(1.0))
+    moving = v1.get_variable('moving_mean', [], tf.float32, v1.constant_initializer(5.0), trainable=False)
+    optimizer = AveragedOptimizer(v1.train.GradientDescentOptimizer(0.1), 0.5, [weight, moving])
+    train_op = optimizer.apply_gradients([(tf.constant(1.0), weight)], step)
+    session.run(v1.global_variables_initializer())
+    by_name = {v.op.name: v for v in v1.global_variables()}
+    value, average = 1.0, 1.0
+    for count in range(1, 30):
+        session.run(train_op)
+        value -= 0.1
+        decay = min(0.5, (1 + count) / (10 + count))
+        average = decay * average + (1 - decay) * value
+        np.testing.assert_allclose(session.run(by_name['weight/ExponentialMovingAverage']), average,
+                                   rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(session.run(by_name['moving_mean/ExponentialMovingAverage']), 5.0)
+
+
+def test_averages_equal_the_stock_class(session):
+    step = global_step(7)
+    weight = v1.get_variable('weight', [4], tf.float32, v1.random_normal_initializer(seed=1))
+    stock = tf.train.ExponentialMovingAverage(0.9, step, name='Stock')
+    ours, theirs = build_averages_update(0.9, [weight], step), stock.apply([weight])
+    session.run(v1.global_variables_initializer())
+    average = next(v for v in v1.global_variables() if v.op.name == 'weight/ExponentialMovingAverage')
+    np.testing.assert_array_equal(session.run(average), session.run(weight))
+    for _ in range(3):
+        session.run(weight.assign_add(tf.ones([4])))
+        session.run([ours, theirs])
+        np.testing.assert_allclose(session.run(average), session.run(stock.average(weight)), rtol=1e-6)
+
+
+def test_the_loss_scale_halves_on_overflow_and_doubles_after_good_steps(session):
+    scale = LossScale(initial=8.0, growth_steps=2)
+    weight = v1.get_variable('weight', [2], tf.float32)
+    gradient = v1.placeholder(tf.float32, [2])
+    ((unscaled, _),), adapt = scale.build_unscale([(gradient, weight)])
+    session.run(v1.global_variables_initializer())
+
+    def step(values):
+        return session.run([unscaled, adapt], {gradient: values})[0]
+
+    np.testing.assert_allclose(step([8.0, 16.0]), [1, 2])
+    np.testing.assert_allclose(step([np.inf, 16.0]), [0, 0])
+    assert session.run(scale.scale) == 4
+    np.testing.assert_allclose(step([np.nan, 16.0]), [0, 0])
+    assert session.run(scale.scale) == 2
+    np.testing.assert_allclose(step([2.0, 4.0]), [1, 2])
+    assert session.run(scale.scale) == 2
+    step([2.0, 4.0])
+    assert session.run(scale.scale) == 4
+    for _ in range(5):
+        step([np.inf, 0.0])
+    assert session.run(scale.scale) == 1  # Never below 1.
