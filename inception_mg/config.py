@@ -130,6 +130,26 @@ class RunConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class ClusterConfig:
+    """Which task of which cluster this process is, and how its workers join their gradients."""
+
+    job_name: str = option('', 'This task\'s job; worker 0 is the chief. Without any cluster flag the variable '
+                           'TF_CONFIG says who is who.', ('', 'ps', 'worker'))
+    task_id: int = option(0, 'This task\'s number within its job, from 0.')
+    ps_hosts: str = option('', 'Comma-separated host:port of the parameter servers; equal on all tasks.')
+    worker_hosts: str = option('', 'Comma-separated host:port of the workers; equal on all tasks.')
+    sync: bool = option(
+        False, 'Synchronous: each update averages a gradient of every worker. Otherwise each worker updates '
+        'as soon as it is ready.')
+    num_replicas_to_aggregate: int = option(
+        -1, 'Under --sync, gradients per update; with fewer than the workers the others are backups, '
+        'whose late gradients are dropped. -1 = one of every worker.')
+    start_timeout: float = option(300.0, 'Seconds that a task waits at the start for those that are missing.')
+    lost_timeout: float = option(
+        300.0, 'Seconds that a task waits for one that was there and is gone; then it exits with 75.')
+
+
+@dataclasses.dataclass(frozen=True)
 class EvalConfig:
     """What scripts/evaluate.py needs besides DataConfig and ModelConfig."""
 
@@ -191,6 +211,17 @@ def check_run(run: RunConfig, optimizer: OptimizerConfig) -> None:
     if not optimizer.num_epochs_per_decay > 0:
         raise FlagError(f'--num_epochs_per_decay={optimizer.num_epochs_per_decay:g} must be above 0')
     _share('moving_average_decay', optimizer.moving_average_decay, zero=True)
+
+
+def check_cluster(cluster: ClusterConfig) -> None:
+    """Raises FlagError for a count of gradients or a waiting time that no cluster can make right."""
+    count = cluster.num_replicas_to_aggregate
+    if count < 1 and count != -1:
+        raise FlagError(f'--num_replicas_to_aggregate={count} must be at least 1, or -1 for all workers')
+    if count != -1 and not cluster.sync:
+        raise FlagError(f'--num_replicas_to_aggregate={count} needs --sync')
+    for name in ('start_timeout', 'lost_timeout'):
+        _at_least(name, getattr(cluster, name), 1)
 
 
 def check_eval(data: DataConfig, config: EvalConfig) -> None:

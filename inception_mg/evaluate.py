@@ -53,7 +53,13 @@ def evaluate(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say 
                 checkpoint = _next_checkpoint(config, seen, say)
                 if checkpoint:
                     started = time.monotonic()
-                    scores = _evaluate_once(session, graph, savers, checkpoint, images, data.batch_size, k, paths)
+                    try:
+                        scores = _evaluate_once(session, graph, savers, checkpoint, images, data.batch_size, k, paths)
+                    except UserError:
+                        # Training may have replaced it meanwhile: then there is a newer one.
+                        if config.run_once or v1.train.checkpoint_exists(checkpoint):
+                            raise
+                        continue
                     result = _result(checkpoint, scores, config, time.monotonic() - started)
                     _publish(result, scores, eval_dir, writer, say)
                     seen = checkpoint

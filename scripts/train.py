@@ -5,24 +5,27 @@
 Exit codes: 0 at --max_steps, 143 after a signal and its checkpoint, 2 for wrong flags, 1 otherwise.
 """
 
+import os
+
 import common  # First: it quiets TensorFlow's start.
 from inception_mg import config
 
 EXIT_SIGNAL = 143
 
 
-
 def main() -> int:
     data = common.from_flags(config.DataConfig)
     model = common.from_flags(config.ModelConfig)
     optimizer = common.from_flags(config.OptimizerConfig)
-    run = common.from_flags(config.RunConfig)
+    devices, run = common.from_flags(config.DeviceConfig), common.from_flags(config.RunConfig)
     config.check_data(data)
     config.check_model(model)
     config.check_run(run, optimizer)
+    if devices.log_device_placement:
+        os.environ['TF_CPP_MIN_LOG_LEVEL'] = '0'  # TensorFlow prints the placement at its INFO level.
     with common.quiet_import():
         from inception_mg.training.train import train_here
-    signal_name = train_here(data, model, optimizer, common.from_flags(config.DeviceConfig), run)
+    signal_name = train_here(data, model, optimizer, devices, run)
     return EXIT_SIGNAL if signal_name else 0
 
 

@@ -24,14 +24,13 @@ def newest_checkpoint(directory: str) -> str | None:
     state = v1.train.get_checkpoint_state(directory)
     if state is None or not state.model_checkpoint_path:
         return None
-    if not v1.train.checkpoint_exists(state.model_checkpoint_path):
-        # A folder that was moved: its checkpoints go by their old absolute path.
-        moved = str(pathlib.Path(directory) / pathlib.Path(state.model_checkpoint_path).name)
-        if not v1.train.checkpoint_exists(moved):
-            raise UserError(f'{directory}/checkpoint names {state.model_checkpoint_path}, which is not there: put '
-                            'it back, or edit that file to name a checkpoint that is')
-        return moved
-    return state.model_checkpoint_path
+    # First by name: in a folder that was copied or moved the state file may hold the old absolute path.
+    here = str(pathlib.Path(directory) / pathlib.Path(state.model_checkpoint_path).name)
+    for path in (here, state.model_checkpoint_path):
+        if v1.train.checkpoint_exists(path):
+            return path
+    raise UserError(f'{directory}/checkpoint names {state.model_checkpoint_path}, which is not there: put it back, '
+                    'or edit that file to name a checkpoint that is')
 
 
 def find_checkpoint(path: str, flag: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from inception_mg.errors import UserError
+from inception_mg.model.checkpoints import newest_checkpoint, step_of
 from inception_mg.training.train_step import TrainStep
 
 v1 = tf.compat.v1
@@ -19,11 +20,12 @@ v1 = tf.compat.v1
 class Stopper:
     """Remembers a signal, so that the loop ends after the step in progress and saves.
 
-    `signal_name` is '' until one came. A second signal interrupts at once.
+    `signal_name` is '' until one came. A second signal interrupts at once. then: what the line says
+    that this process does.
     """
 
-    def __init__(self):
-        self.signal_name = ''
+    def __init__(self, then: str = 'saving after this step'):
+        self.signal_name, self._then = '', then
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -39,7 +41,7 @@ class Stopper:
         if self.signal_name:
             raise KeyboardInterrupt
         self.signal_name = signal.Signals(number).name
-        print(f'{self.signal_name}: saving after this step (again: stop at once)', file=sys.stderr, flush=True)
+        print(f'{self.signal_name}: {self._then} (again: stop at once)', file=sys.stderr, flush=True)
 
 
 class StopHook(v1.train.SessionRunHook):
@@ -135,7 +137,9 @@ class CheckpointHook(v1.train.SessionRunHook):
 
     def after_create_session(self, session, coord):
         self._next = time.monotonic() + self._every_secs
-        self._saved_step = int(session.run(self._global_step))
+        # Not the global step: variables that outlived their chief on a cluster may be ahead of what it saved.
+        newest = newest_checkpoint(self._train_dir)
+        self._saved_step = step_of(newest) if newest else 0
 
     def after_run(self, run_context, run_values):
         if time.monotonic() >= self._next:
@@ -201,15 +205,20 @@ def build_finite(variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
 def build_heavy_summary(step: TrainStep) -> tf.Tensor:
     """A serialized summary: histograms of variables and gradients, the distorted images.
 
-    Made on the first tower's host. Nothing enters the graph's collections.
+    Nothing enters the graph's collections. Values that are not finite are left out: the operation would
+    fail on them, and it is the guards that say what happened.
     """
     none: list[str] = []
     parts = [v1.summary.image('distorted_images', step.images, max_outputs=4, collections=none)]
     for gradient, variable in step.gradients:
         name = variable.op.name
-        parts.append(v1.summary.histogram(f'{name}/gradient', gradient, collections=none))
-        parts.append(v1.summary.histogram(name, variable.read_value(), collections=none))
+        parts.append(v1.summary.histogram(f'{name}/gradient', _finite_values(gradient), collections=none))
+        parts.append(v1.summary.histogram(name, _finite_values(variable.read_value()), collections=none))
     return v1.summary.merge(parts, collections=none)
+
+
+def _finite_values(value: tf.Tensor) -> tf.Tensor:
+    return tf.boolean_mask(value, tf.math.is_finite(value))
 
 
 def write_scalars_to(writer: v1.summary.FileWriter) -> Callable[[int, dict[str, float]], None]:

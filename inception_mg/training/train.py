@@ -142,7 +142,8 @@ def chief_hooks(step: TrainStep, run: RunConfig, saver: v1.train.Saver, images_p
 
 def build_saver(run: RunConfig) -> v1.train.Saver:
     """A saver of all variables: one unsharded checkpoint, whatever devices they are on."""
-    return v1.train.Saver(v1.global_variables(), max_to_keep=run.max_checkpoints_to_keep)
+    return v1.train.Saver(v1.global_variables(), max_to_keep=run.max_checkpoints_to_keep or None,
+                          save_relative_paths=True)
 
 
 class Start(NamedTuple):
