@@ -16,9 +16,9 @@ class TrainStep(NamedTuple):
     """What a step offers to the loop that runs it.
 
     train_op: one update. loss and parts: means over the towers of this graph, float32 scalars, before
-    the update. learning_rate: of this step. global_step: updates so far, int64. images: the first
-    tower's, for summaries. start_input: starts the readers; runs once per session.
-    gradients: the averaged (gradient, variable) pairs, float32.
+    the update (and the loss scale, where there is one). learning_rate: of this step. global_step:
+    updates so far, int64. images: the first tower's, for summaries. start_input: starts the readers; runs
+    once per session. gradients: the averaged (gradient, variable) pairs, float32.
     """
 
     train_op: tf.Operation
@@ -79,6 +79,8 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
         loss = tf.reduce_mean([result.loss.total for result in results])
         parts = {name: tf.reduce_mean([result.loss.parts[name] for result in results])
                  for name in results[0].loss.parts}
+    if loss_scale:
+        parts['loss_scale'] = loss_scale.value
     return TrainStep(train_op, loss, parts, learning_rate, global_step, batches[0].images,
                      tf.group(*starts), gradients)
 
