@@ -150,6 +150,20 @@ class ClusterConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class LaunchConfig:
+    """What scripts/launch_local.py needs: a cluster on this machine."""
+
+    num_ps: int = option(1, 'Parameter servers.')
+    num_workers: int = option(2, 'Workers, with the chief.')
+    log_directory: str = option('', 'Folder for one log file per task. Default: logs in --train_dir.')
+    max_restarts: int = option(3, 'Start a task that was killed, or lost the others, again this many times.')
+    kill: str = option('', 'Fault drill: worker:1@step=50 kills that task at that step. Several with commas.')
+    private_network: bool = option(
+        False, 'Run in a network namespace of its own, where nobody else can reach the tasks\' ports '
+        '(where the system allows that without root).')
+
+
+@dataclasses.dataclass(frozen=True)
 class EvalConfig:
     """What scripts/evaluate.py needs besides DataConfig and ModelConfig."""
 
@@ -222,6 +236,12 @@ def check_cluster(cluster: ClusterConfig) -> None:
         raise FlagError(f'--num_replicas_to_aggregate={count} needs --sync')
     for name in ('start_timeout', 'lost_timeout'):
         _at_least(name, getattr(cluster, name), 1)
+
+
+def check_launch(launch: LaunchConfig) -> None:
+    """Raises FlagError for a number of tasks or restarts out of its range."""
+    for name, minimum in (('num_ps', 1), ('num_workers', 1), ('max_restarts', 0)):
+        _at_least(name, getattr(launch, name), minimum)
 
 
 def check_eval(data: DataConfig, config: EvalConfig) -> None:

@@ -54,3 +54,10 @@ def three_classes(tmp_path_factory) -> str:
 def two_classes(tmp_path_factory) -> str:
     """Records of 2 classes only."""
     return make_records(tmp_path_factory.mktemp('two_classes'), {n: COLOURS[n] for n in ('blue', 'red')})
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Prints the table of deaths that cluster tests recorded, if any ran."""
+    import cluster_harness
+    for line in cluster_harness.table_lines():
+        terminalreporter.write_line(line)

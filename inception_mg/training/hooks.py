@@ -15,6 +15,7 @@ from inception_mg.model.checkpoints import newest_checkpoint, step_of
 from inception_mg.training.train_step import TrainStep
 
 v1 = tf.compat.v1
+_NEAR_END = 100  # Steps: more than there are workers.
 
 
 class Stopper:
@@ -54,10 +55,10 @@ class StopHook(v1.train.SessionRunHook):
         return v1.train.SessionRunArgs(self._global_step)
 
     def after_run(self, run_context, run_values):
-        # The value was read beside the update: it may lack the update of this very step.
-        if self._stopper.signal_name or run_values.results + 1 >= self._max_steps:
-            if self._stopper.signal_name or run_context.session.run(self._global_step) >= self._max_steps:
-                run_context.request_stop()
+        # The value was read beside the update, and other workers update too: near the end it is read again.
+        near = run_values.results + _NEAR_END >= self._max_steps
+        if self._stopper.signal_name or near and run_context.session.run(self._global_step) >= self._max_steps:
+            run_context.request_stop()
 
 
 class LossGuardHook(v1.train.SessionRunHook):

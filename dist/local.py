@@ -1,0 +1,217 @@
+"""A whole cluster on this machine: one process per task, their lines interleaved, the dead restarted.
+
+Imports no TensorFlow: it only starts processes, listens to them, and ends them.
+"""
+
+import dataclasses
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from dist.cluster import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM
+from inception_mg.errors import FlagError, UserError
+
+COLOURS = (36, 32, 33, 35, 34, 31, 96, 92, 93, 95, 94, 91)  # ANSI foregrounds, one task after another.
+LINGER_SECS = 20.0  # After the chief's end the others get so long for theirs.
+FIRST_PORT, LAST_PORT = 20000, 32000  # Below Linux's ephemeral ports, which outgoing connections take.
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports of this machine that nobody listens on now."""
+    ports: list[int] = []
+    for port in random.sample(range(FIRST_PORT, LAST_PORT), LAST_PORT - FIRST_PORT):
+        with socket.socket() as probe:
+            try:
+                probe.bind(('0.0.0.0', port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise UserError(f'fewer than {count} ports are free between {FIRST_PORT} and {LAST_PORT}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Drill:
+    """A task to kill, by SIGKILL, when the job's lines first show a global step of at least `step`."""
+
+    task: str
+    step: int
+
+
+def parse_drill(text: str) -> Drill:
+    """Reads 'worker:1@step=50'; raises FlagError otherwise."""
+    match = re.fullmatch(r'(ps|worker):(\d+)@step=(\d+)', text.strip())
+    if not match:
+        raise FlagError(f'--kill={text} is not like worker:1@step=50')
+    return Drill(f'{match[1]} {int(match[2])}', int(match[3]))
+
+
+def task_flags(num_ps: int, num_workers: int, ports: Sequence[int], host: str = '127.0.0.1') -> dict[str, list[str]]:
+    """The cluster flags of each task, 'ps 0' to 'worker N'."""
+    addresses = [f'{host}:{port}' for port in ports]
+    lists = [f'--ps_hosts={",".join(addresses[:num_ps])}', f'--worker_hosts={",".join(addresses[num_ps:])}']
+    names = [('ps', k) for k in range(num_ps)] + [('worker', k) for k in range(num_workers)]
+    return {f'{job} {k}': [*lists, f'--job_name={job}', f'--task_id={k}'] for job, k in names}
+
+
+class _Task:
+    """One task over all its lives."""
+
+    def __init__(self, name: str, command: Sequence[str], log_path: pathlib.Path, environ: Mapping[str, str]):
+        self.name, self.command, self.log_path = name, list(command), log_path
+        self.environ, self.restarts, self.process, self.reader = environ, 0, None, None
+
+    def start(self, show: Callable[[str, str], None]) -> None:
+        """Starts the process and a thread that passes its lines on."""
+        # A session of its own: Ctrl-C in the terminal goes to the launcher alone, which ends them in order.
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        env=dict(self.environ), start_new_session=True)
+        self.reader = threading.Thread(target=self._read, args=(self.process.stdout, show), daemon=True)
+        self.reader.start()
+
+    def _read(self, pipe, show) -> None:
+        with open(self.log_path, 'ab') as log, pipe:
+            for line in pipe:
+                log.write(line)
+                log.flush()
+                show(self.name, line.decode(errors='replace').rstrip('\n'))
+
+    def end(self, number: int) -> None:
+        """Signals the process if it is alive."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+
+class LocalCluster:
+    """Runs the tasks of one job on this machine.
+
+    commands: each task's command line, by name ('ps 0', 'worker 0', ...); worker 0 is the chief. log_dir
+    gets one file per task. max_restarts: of each task that died by a signal or asked for a restart; a
+    task that failed or refused its flags is not restarted, and ends the job. drills: tasks to kill.
+    step_pattern: finds the global step in the tasks' lines, for the drills.
+    """
+
+    def __init__(self, commands: Mapping[str, Sequence[str]], log_dir: str | pathlib.Path, max_restarts: int = 3,
+                 drills: Sequence[Drill] = (), step_pattern: str = r'\bstep\s+(\d+)', colour: bool | None = None,
+                 environ: Mapping[str, str] | None = None, write: Callable[[str], object] = sys.stdout.write):
+        unknown = [drill.task for drill in drills if drill.task not in commands]
+        if unknown:
+            raise FlagError(f'--kill names {unknown[0].replace(" ", ":")}, but the tasks are {", ".join(commands)}')
+        log_dir = pathlib.Path(log_dir)
+        log_dir.mkdir(parents=True, exist_ok=True)
+        environ = {'PYTHONUNBUFFERED': '1', **(os.environ if environ is None else environ)}
+        self._tasks = {name: _Task(name, command, log_dir / f'{name.replace(" ", "_")}.log', environ)
+                       for name, command in commands.items()}
+        self._max_restarts, self._drills = max_restarts, list(drills)
+        self._step = re.compile(step_pattern)
+        self._colour = sys.stdout.isatty() if colour is None else colour
+        self._write, self._lock = write, threading.Lock()
+        self._width = max(map(len, commands))
+        self._signal = 0
+
+    def run(self) -> int:
+        """Runs the job to its end; returns 0 only if the chief ended well.
+
+        SIGINT or SIGTERM ends all tasks (the workers may save first) and returns 130 or 143.
+        """
+        before = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for task in self._tasks.values():
+                task.start(self._show)
+            return self._watch()
+        finally:
+            self._end_all()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _remember(self, number: int, frame) -> None:
+        self._signal = number
+
+    def _watch(self) -> int:
+        chief, chief_ended = self._tasks['worker 0'], None
+        while True:
+            if self._signal:
+                self._say(f'{signal.Signals(self._signal).name}: ending all tasks')
+                return 130 if self._signal == signal.SIGINT else EXIT_SIGTERM
+            alive = [task for task in self._tasks.values() if task.process.poll() is None]
+            if chief.process.poll() == 0:
+                chief_ended = chief_ended or time.monotonic()
+                if not alive or time.monotonic() - chief_ended > LINGER_SECS:
+                    return self._verdict()
+            else:
+                for task in set(self._tasks.values()) - set(alive):
+                    if not self._revive(task):
+                        return task.process.returncode if task.process.returncode > 0 else EXIT_FAILED
+            time.sleep(0.1)
+
+    def _revive(self, task: _Task) -> bool:
+        """Restarts a task that has ended, if that can help; False if the job is lost by it."""
+        code = task.process.returncode
+        if code == 0:
+            return True
+        if not (code < 0 or code in (EXIT_RETRY, EXIT_SIGTERM)):
+            self._say(f'{task.name} failed with exit code {code}: ending the job')
+            return False
+        how = f'was killed by {signal.Signals(-code).name}' if code < 0 else f'ended with exit code {code}'
+        if task.restarts >= self._max_restarts:
+            self._say(f'{task.name} {how} and has used its {self._max_restarts} restarts: ending the job')
+            return False
+        task.restarts += 1
+        self._say(f'{task.name} {how}: restart {task.restarts} of {self._max_restarts}')
+        task.reader.join(5)
+        task.start(self._show)
+        return True
+
+    def _verdict(self) -> int:
+        """The chief has ended well; whoever is left over is named."""
+        late = [task.name for task in self._tasks.values() if task.process.poll() is None]
+        if late:
+            self._say(f'the job is done; ending {", ".join(late)}, still there after {LINGER_SECS:g} s')
+        return 0
+
+    def _end_all(self) -> None:
+        """Ends what is alive: workers first, since they may want the ps for a last checkpoint."""
+        for job, patience in (('worker', 30.0), ('ps', 5.0)):
+            tasks = [task for task in self._tasks.values() if task.name.startswith(job) and task.process]
+            for task in tasks:
+                task.end(signal.SIGTERM)
+            deadline = time.monotonic() + patience
+            for task in tasks:
+                try:
+                    task.process.wait(max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    task.end(signal.SIGKILL)
+                    task.process.wait()
+                task.reader.join(5)
+
+    def _show(self, name: str, line: str) -> None:
+        with self._lock:
+            prefix = f'{name:<{self._width}} |'
+            if self._colour:
+                colour = COLOURS[list(self._tasks).index(name) % len(COLOURS)]
+                prefix = f'\033[{colour}m{prefix}\033[0m'
+            self._write(f'{prefix} {line}\n')
+        match = self._step.search(line)
+        if match:
+            self._drill(int(match[1]))
+
+    def _drill(self, step: int) -> None:
+        with self._lock:
+            due = [drill for drill in self._drills if step >= drill.step]
+            self._drills = [drill for drill in self._drills if step < drill.step]
+        for drill in due:
+            self._say(f'drill: killing {drill.task} at step {step}')
+            self._tasks[drill.task].end(signal.SIGKILL)
+
+    def _say(self, line: str) -> None:
+        with self._lock:
+            self._write(f'{"launcher":<{self._width}} | {line}\n')

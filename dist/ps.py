@@ -1,0 +1,229 @@
+"""A parameter server's task: hold the board of the cluster, and serve until the job is over.
+
+The board is a handful of small variables on every ps, outside of any checkpoint: which cluster it was
+started for, whose state it holds, a beat per worker, and what each worker says of its own end. Tasks
+reach it by a session on that ps's own server, so each call has a time limit whatever state the other
+tasks are in, and works before, between and after training sessions.
+"""
+
+import json
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from dist.cluster import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM, Cluster, split_address
+
+v1 = tf.compat.v1
+
+RUNNING, DONE, FAILED = 0, 1, 2  # What a worker reports.
+BEAT_SECS = 1.0      # A worker beats this often.
+SILENT_SECS = 8.0    # Who has not beaten for so long is taken for dead when the job ends.
+GRACE_SECS = 6.0     # So long after the job's end a ps waits for workers that are just (re)starting.
+
+
+class Cell:
+    """A named value on one device of one task, shared by every session of that task's server.
+
+    Unlike tf.Variable it belongs to no collection, needs no initialiser and never gets into a checkpoint:
+    its first `write` makes it.
+    """
+
+    def __init__(self, name: str, dtype: tf.DType, shape=(), device: str = ''):
+        self._device, self._dtype, self._shape = device, dtype, shape
+        with tf.device(None), v1.device(device):
+            self._handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name,
+                                                  name=name.replace(':', '_'))
+
+    def write(self, value) -> tf.Operation:
+        """The operation that sets the cell."""
+        with tf.device(None), v1.device(self._device):
+            return tf.raw_ops.AssignVariableOp(resource=self._handle, value=tf.cast(value, self._dtype))
+
+    def add(self, value) -> tf.Operation:
+        """The operation that adds to the cell, which must have been written before."""
+        with tf.device(None), v1.device(self._device):
+            return tf.raw_ops.AssignAddVariableOp(resource=self._handle, value=tf.cast(value, self._dtype))
+
+    def read(self) -> tf.Tensor:
+        """The value when this operation runs."""
+        with tf.device(None), v1.device(self._device):
+            value = tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=self._dtype)
+            value.set_shape(self._shape)
+            return value
+
+
+class BoardView(NamedTuple):
+    """What a board says.
+
+    card: {'ps': index, 'lists': host lists, 'life': a name of this run of the process}, by the ps.
+    ready: on ps 0, the lives of all ps when the chief had their variables in order; [] if they are not.
+    beats, reports: one int per worker.
+    """
+
+    card: dict
+    ready: list[str]
+    beats: list[int]
+    reports: list[int]
+
+
+class Unreachable(Exception):
+    """A ps does not answer; the message says which and why."""
+
+
+class Board:
+    """The board of the ps at `address`; every call ends within a few seconds.
+
+    Not for several threads at once. Raises Unreachable, naming the ps, when it does not answer.
+    """
+
+    def __init__(self, name: str, address: str, num_workers: int, target: str = '', timeout: float = 5.0):
+        self.name, self.address = name, address
+        self._target = target or f'grpc://{address}'
+        self._timeout, self._session = timeout, None
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            self._build(num_workers)
+
+    def _build(self, num_workers: int) -> None:
+        card, job, ready = (Cell(f'board/{name}', tf.string) for name in ('card', 'job', 'ready'))
+        beats = [Cell(f'board/beat_{i}', tf.int64) for i in range(num_workers)]
+        reports = [Cell(f'board/report_{i}', tf.int64) for i in range(num_workers)]
+        self._text, self._number = v1.placeholder(tf.string, []), v1.placeholder(tf.int64, [])
+        self._setup = tf.group(card.write(self._text), job.write(''), ready.write('[]'),
+                               *(cell.write(0) for cell in beats + reports))
+        self._write_job, self._write_ready = job.write(self._text), ready.write(self._text)
+        self._beats = [cell.add(1) for cell in beats]
+        self._reports = [cell.write(self._number) for cell in reports]
+        self._read_job = job.read()
+        self._card, self._view = card.read(), (ready.read(), tf.stack([cell.read() for cell in beats]),
+                      tf.stack([cell.read() for cell in reports]))
+
+    def setup(self, lists: dict) -> None:
+        """Called once, by the ps itself."""
+        index = int(self.name.split()[-1])
+        self._run(self._setup, {self._text: json.dumps({'ps': index, 'lists': lists, 'life': uuid.uuid4().hex})})
+
+    def view(self, check_card: Callable[[dict], None] = lambda card: None) -> BoardView:
+        """Reads everything but the job. check_card sees the card first: the board of another cluster
+        may have other cells."""
+        card = json.loads(self._run(self._card))
+        check_card(card)
+        ready, beats, reports = self._run(self._view)
+        return BoardView(card, json.loads(ready), beats.tolist(), reports.tolist())
+
+    def read_job(self) -> dict:
+        """Whose state ps 0 holds: what `write_job` was given, or {}."""
+        return json.loads(self._run(self._read_job) or '{}')
+
+    def write_job(self, job: dict) -> None:
+        """Says whose state ps 0 is going to hold."""
+        self._run(self._write_job, {self._text: json.dumps(job)})
+
+    def write_ready(self, lives: list[str]) -> None:
+        """Says that the variables on the ps of these lives are in order; [] that they are not."""
+        self._run(self._write_ready, {self._text: json.dumps(lives)})
+
+    def beat(self, worker: int) -> None:
+        """Counts up the worker's beat."""
+        self._run(self._beats[worker])
+
+    def report(self, worker: int, report: int) -> None:
+        """Says RUNNING, DONE or FAILED of a worker."""
+        self._run(self._reports[worker], {self._number: report})
+
+    def close(self) -> None:
+        """Ends the session; safe to call twice."""
+        session, self._session = self._session, None
+        if session is not None:
+            try:
+                session.close()
+            except tf.errors.OpError:
+                pass  # The other side is gone: nothing is left to close.
+
+    def _run(self, fetches, feed: dict | None = None):
+        try:
+            if self._session is None:
+                check_listening(self.address)
+                self._session = v1.Session(self._target, graph=self._graph, config=self._config())
+            return self._session.run(fetches, feed)
+        except (tf.errors.OpError, OSError) as error:
+            self.close()
+            raise Unreachable(f'{self.name} at {self.address} ({self._reason(error)})') from error
+
+    def _reason(self, error: Exception) -> str:
+        if isinstance(error, tf.errors.DeadlineExceededError):
+            return f'no answer in {self._timeout:g} s'
+        return str(error.strerror or error).lower() if isinstance(error, OSError) else type(error).__name__
+
+    def _config(self) -> v1.ConfigProto:
+        # A filter that no task passes: the ps's server then waits for nobody else.
+        return v1.ConfigProto(device_filters=['/job:nobody'], device_count={'GPU': 0},
+                              operation_timeout_in_ms=int(self._timeout * 1000))
+
+
+def check_listening(address: str, timeout: float = 2.0) -> None:
+    """Raises OSError if nothing accepts connections at host:port."""
+    socket.create_connection(split_address(address, 'ps'), timeout).close()
+
+
+def connect_boards(cluster: Cluster) -> list[Board]:
+    """The boards of all ps, in order; connects at the first call of each."""
+    return [Board(f'ps {index}', address, len(cluster.workers)) for index, address in enumerate(cluster.ps)]
+
+
+class Silence:
+    """How long each worker's beat has stood still, in seconds by this process's clock."""
+
+    def __init__(self, num_workers: int, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._seen = [(0, clock()) for _ in range(num_workers)]
+
+    def update(self, beats: list[int]) -> list[float]:
+        """Notes the beats and returns the silence of each worker; one never heard of is silent
+        since the beginning."""
+        now = self._clock()
+        self._seen = [(beat, now) if beat != old else (old, since)
+                      for beat, (old, since) in zip(beats, self._seen, strict=True)]
+        return [now - since for _, since in self._seen]
+
+
+def still_busy(reports: list[int], silence: list[float], beats: list[int], skip: int = -1) -> list[int]:
+    """The workers that may still do something: no report, and a beat heard lately."""
+    return [worker for worker, (report, silent, beat) in enumerate(zip(reports, silence, beats, strict=True))
+            if worker != skip and report == RUNNING and beat > 0 and silent < SILENT_SECS]
+
+
+def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600.0,
+          stop: Callable[[], bool] = lambda: False, log: Callable[[str], None] = print) -> int:
+    """Serves until the job is over and returns this ps task's exit code.
+
+    The job is over when the chief reports that it is done, or any worker that it failed; then this
+    waits for the other workers' reports, but not for those that fall silent (a restarting one gets
+    GRACE_SECS), and returns 0 or EXIT_FAILED. EXIT_RETRY when no worker has been heard of for `idle_secs`;
+    EXIT_SIGTERM when stop() says so.
+    """
+    board = Board(cluster.name, cluster.address, len(cluster.workers), server.target, timeout=60.0)
+    board.setup(cluster.lists)
+    silence = Silence(len(cluster.workers))
+    log(f'{cluster.name} is ready for {len(cluster.workers)} workers')
+    over_since = None
+    while not stop():
+        view = board.view()
+        silent = silence.update(view.beats)
+        failed = FAILED in view.reports
+        if failed or view.reports[0] == DONE:
+            over_since = over_since or time.monotonic()
+            late = RUNNING in view.reports and time.monotonic() - over_since < GRACE_SECS
+            if not late and not still_busy(view.reports, silent, view.beats):
+                why = f'worker {view.reports.index(FAILED)} failed' if failed else 'the job is done'
+                log(f'{cluster.name} ends: {why}')
+                return EXIT_FAILED if failed else 0
+        elif min(silent) > idle_secs:
+            log(f'{cluster.name} ends: no worker has been heard of for {idle_secs:g} s')
+            return EXIT_RETRY
+        time.sleep(0.3)
+    return EXIT_SIGTERM

@@ -1,0 +1,201 @@
+"""Who initialises and who waits: the sessions of chief and workers.
+
+The two session creators are for tf.compat.v1.train.MonitoredSession, which makes a new session through
+them whenever one was lost. What they know of the other tasks comes from `Peers`.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from dist import ps
+from dist.peers import LOST_ERRORS, ClusterLost, Peers, Stopped
+
+v1 = tf.compat.v1
+
+
+class ClusterSession(v1.Session):
+    """A session whose close() cannot hang, and whose errors say when it was the cluster's fault.
+
+    TensorFlow's own close waits for ps that are gone, and a run that a dying ps has broken may fail
+    with whatever error came first.
+    """
+
+    def __init__(self, target: str, config: v1.ConfigProto, peers: Peers):
+        super().__init__(target, config=config)
+        self._peers = peers
+
+    def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
+        try:
+            return super().run(fetches, feed_dict, options, run_metadata)
+        except (tf.errors.CancelledError, tf.errors.FailedPreconditionError, tf.errors.InternalError,
+                tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError) as error:
+            if not self._peers.missing_ps() and self._peers.current_lives() == self._peers.lives:
+                raise
+            raise tf.errors.AbortedError(None, None, 'a ps was lost') from error
+
+    def close(self):
+        _bounded(super().close, 5.0)
+
+
+def _bounded(call: Callable[[], object], limit: float) -> bool:
+    """Runs call() in a thread of its own and returns whether it ended within `limit` seconds; its
+    exceptions are raised here. A call that hangs is left behind."""
+    errors = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit)
+    if errors:
+        raise errors[0]
+    return not thread.is_alive()
+
+
+class _Creator(v1.train.SessionCreator):
+    """What chief and workers share: wait for the ps, make a session, bring the variables in order."""
+
+    def __init__(self, peers: Peers, target: str, config: v1.ConfigProto, job: dict,
+                 local_init_op: tf.Operation | None = None):
+        self._peers, self._target, self._config, self._job = peers, target, config, job
+        self._warm_up = tf.no_op('warm_up')
+        self._local_init_op = local_init_op if local_init_op is not None else v1.local_variables_initializer()
+        self._made = 0
+
+    def create_session(self) -> v1.Session:
+        """Returns a session in which training can go on; bounded by start_secs the first time and by
+        lost_secs later. Raises ClusterLost, Stopped or UserError."""
+        peers = self._peers
+        limit = peers.lost_secs if self._made else peers.start_secs
+        begun = time.monotonic()
+        while True:
+            peers.wait(peers.missing_ps, limit, begun)
+            peers.check_job(self._job)
+            session = ClusterSession(self._target, self._config, peers)
+            try:
+                # The first run opens the session on every ps, and would wait for ever if one goes now.
+                if _bounded(lambda session=session: session.run(self._warm_up), 20.0):
+                    self._prepare(session, limit, begun)
+                    session.run(self._local_init_op)
+                    self._made += 1
+                    return session
+            except (*LOST_ERRORS, ps.Unreachable) as error:
+                if time.monotonic() - begun > limit:
+                    raise ClusterLost(f'{peers.cluster.name} gave up after {limit:g} s: {error}') from error
+            session.close()
+            time.sleep(0.2)
+
+    def _prepare(self, session: v1.Session, limit: float, begun: float) -> None:
+        raise NotImplementedError
+
+
+class ChiefSessionCreator(_Creator):
+    """Goes on from the variables on the ps if they are all alive; else restores or initialises all.
+
+    initialise(session) brings every variable in order, from the newest checkpoint or anew, and returns
+    a line for the log.
+    """
+
+    def __init__(self, peers: Peers, target: str, config: v1.ConfigProto, job: dict,
+                 initialise: Callable[[v1.Session], str], local_init_op: tf.Operation | None = None):
+        super().__init__(peers, target, config, job, local_init_op)
+        self._initialise = initialise
+
+    def _prepare(self, session, limit, begun):
+        peers = self._peers
+        if peers.missing_ps():
+            raise tf.errors.UnavailableError(None, None, 'a ps was lost again')
+        peers.lives = peers.current_lives()
+        peers.join()
+        if peers.ready():
+            if not self._made:
+                peers.log('the variables on the ps are alive: going on from them')
+            return
+        peers.write_job(self._job)
+        peers.set_ready(False)
+        peers.log(self._initialise(session))
+        peers.set_ready(True)
+
+
+class WorkerSessionCreator(_Creator):
+    """Waits until the chief has the variables in order; joins within a second of that."""
+
+    def _prepare(self, session, limit, begun):
+        peers = self._peers
+
+        def missing() -> str:
+            gone = peers.missing_ps()
+            if gone or peers.ready():
+                return gone
+            return f'the chief at {peers.cluster.workers[0] or "?"} to initialise or restore the variables'
+
+        peers.wait(missing, limit, begun)
+        peers.check_job(self._job)
+        peers.lives = peers.current_lives()
+        peers.join()
+
+
+def build_initialise(saver: v1.train.Saver, newest: Callable[[], str], init_op: tf.Operation,
+                     reset_op: tf.Operation | None = None,
+                     init_fn: Callable[[v1.Session], None] | None = None) -> Callable[[v1.Session], str]:
+    """Returns ChiefSessionCreator's `initialise`.
+
+    newest(): path of the newest checkpoint, or ''. init_op: initialises all variables. reset_op: of
+    SyncReplicas, if training is synchronous. init_fn: what a training without a checkpoint does after
+    init_op, such as taking pretrained weights.
+    """
+    def initialise(session: v1.Session) -> str:
+        session.run(init_op)
+        if reset_op is not None:
+            session.run(reset_op)
+        path = newest()
+        if path:
+            saver.restore(session, path)
+            return f'restored {path}'
+        if init_fn is not None:
+            init_fn(session)
+        return 'initialised all variables'
+
+    return initialise
+
+
+class PeersHook(v1.train.SessionRunHook):
+    """Ends the session or the task when the cluster asks for it, and training at its last step.
+
+    At the end the chief waits for the other workers, so that the checkpoint of a hook after this one
+    holds their last updates; for `finish_secs` at most, and not for the dead.
+    """
+
+    def __init__(self, peers: Peers, global_step: tf.Variable, last_step: int, finish_secs: float = 600.0):
+        self._peers, self._global_step, self._last_step = peers, global_step, last_step
+        self._finish_secs = finish_secs
+
+    def after_create_session(self, session, coord):
+        if session.run(self._global_step) >= self._last_step:
+            coord.request_stop()  # Another worker, or an earlier life, has reached the end.
+
+    def before_run(self, run_context):
+        self._peers.check()
+
+    def end(self, session):
+        peers = self._peers
+        if not peers.cluster.is_chief:
+            return
+
+        def unfinished() -> str:
+            missing = peers.missing_ps()
+            if not missing:
+                peers.check()
+            return missing or ', '.join(f'the last step of worker {worker}' for worker in peers.busy_others())
+
+        # Without them the checkpoint is still worth having.
+        with contextlib.suppress(ClusterLost, Stopped):
+            peers.wait(unfinished, self._finish_secs)

@@ -1,0 +1,78 @@
+"""Runs a whole cluster on this machine: starts every task, shows their lines, restarts the dead.
+
+    python scripts/launch_local.py --num_ps=2 --num_workers=3 -- --data_dir=DIR --train_dir=DIR --sync
+
+What follows `--` goes to scripts/train_distributed.py. Each task's lines are kept in a file of --log_directory
+too. --kill=worker:1@step=50 shows what happens when a task dies. Exit codes: 0 when the job has reached
+--max_steps, 130 or 143 after SIGINT or SIGTERM, otherwise that of the task that ended the job.
+"""
+
+import os
+import pathlib
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import common
+from dist import local
+from inception_mg import config
+from inception_mg.errors import FlagError, UserError
+
+TRAIN = pathlib.Path(__file__).resolve().parent / 'train_distributed.py'
+INSIDE = 'INCEPTION_MG_PRIVATE_NETWORK'  # Set by this program for itself, in the new namespace.
+
+
+def main(training_flags: Sequence[str]) -> int:
+    launch = common.from_flags(config.LaunchConfig)
+    config.check_launch(launch)
+    log_dir = launch.log_directory or log_dir_beside(training_flags)
+    drills = [local.parse_drill(text) for text in launch.kill.split(',') if text.strip()]
+    if launch.private_network and not os.environ.pop(INSIDE, ''):
+        enter_private_network()
+    elif launch.private_network:
+        raise_loopback()
+    tasks = local.task_flags(launch.num_ps, launch.num_workers, local.free_ports(launch.num_ps + launch.num_workers))
+    commands = {name: [sys.executable, str(TRAIN), *own, *training_flags] for name, own in tasks.items()}
+    environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
+    cluster = local.LocalCluster(commands, log_dir, launch.max_restarts, drills, environ=environ)
+    print(f'{len(commands)} tasks; their logs are in {log_dir}')
+    return cluster.run()
+
+
+def log_dir_beside(training_flags: Sequence[str]) -> str:
+    """The default of --log_directory: a folder in --train_dir. FlagError when that flag is missing."""
+    for number, flag in enumerate(training_flags):
+        name, _, value = flag.partition('=')
+        value = value or ''.join(training_flags[number + 1:number + 2])  # --train_dir=DIR or --train_dir DIR.
+        if name in ('--train_dir', '-train_dir') and value:
+            return str(pathlib.Path(value) / 'logs')
+    raise FlagError('--train_dir is missing: give the flags of train_distributed.py after --')
+
+
+def enter_private_network() -> None:
+    """Starts this program again in a network namespace of its own, where nobody outside can reach the
+    tasks' open ports. UserError where the system does not allow that without root."""
+    unshare = shutil.which('unshare')
+    command = [unshare or '', '--map-current-user', '--net', '--keep-caps']
+    if not unshare or subprocess.run([*command, 'true'], capture_output=True).returncode:
+        raise UserError('--private_network: this system does not let `unshare --map-current-user --net` work without '
+                        'root; leave the flag out, and keep the ports behind a firewall')
+    sys.stdout.flush()
+    os.execve(unshare, [*command, sys.executable, *sys.argv], {**os.environ, INSIDE: '1'})
+
+
+def raise_loopback() -> None:
+    """Brings up the loopback interface of a new network namespace (`ip link set lo up`)."""
+    import fcntl
+    set_flags, up = 0x8914, 0x1  # SIOCSIFFLAGS and IFF_UP of <linux/sockios.h> and <linux/if.h>.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, set_flags, struct.pack('16sH14x', b'lo', up))
+
+
+if __name__ == '__main__':
+    split = sys.argv.index('--') if '--' in sys.argv else len(sys.argv)
+    common.define_flags(config.LaunchConfig)
+    common.run(lambda: main(sys.argv[split + 1:]), sys.argv[:split])

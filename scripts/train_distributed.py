@@ -1,0 +1,82 @@
+"""Runs one task of a cluster that trains Inception v3: a ps, a worker, or (by TF_CONFIG) an evaluator.
+
+    python scripts/train_distributed.py --job_name=worker --task_id=0 --ps_hosts=a:2222 \\
+        --worker_hosts=b:2222,c:2222 --data_dir=DIR --train_dir=DIR
+
+Start one for each host of the two lists, in any order; worker 0 is the chief. Without cluster flags
+TF_CONFIG in the environment says who is who. scripts/launch_local.py starts them all on this machine.
+Exit codes: 0 at --max_steps, 2 for wrong flags, 75 when the rest of the cluster was lost (start this
+task again), 143 after a signal, 1 otherwise.
+"""
+
+import os
+import traceback
+
+from absl import flags
+
+import common  # First: it quiets TensorFlow's start.
+from dist import cluster as clusters
+from inception_mg import config
+from inception_mg.errors import FlagError
+
+
+def main() -> int:
+    settings = common.from_flags(config.ClusterConfig)
+    data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
+    optimizer, run = common.from_flags(config.OptimizerConfig), common.from_flags(config.RunConfig)
+    config.check_cluster(settings)
+    cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
+                               os.environ)
+    if cluster is None:
+        raise FlagError('no cluster: give --ps_hosts, --worker_hosts, --job_name and --task_id, or set TF_CONFIG')
+    if cluster.job == 'ps':
+        return serve(cluster, settings)
+    config.check_data(data)
+    config.check_model(model)
+    config.check_run(run, optimizer)
+    if cluster.job == 'evaluator':
+        return evaluate(data, model, run)
+    with common.quiet_import():
+        from dist.worker import run_worker
+    return run_worker(cluster, data, model, optimizer, common.from_flags(config.DeviceConfig), run, settings)
+
+
+def serve(cluster: clusters.Cluster, settings: config.ClusterConfig) -> int:
+    """The ps: it must not see a GPU, so they are hidden before TensorFlow is there to look."""
+    clusters.hide_gpus(os.environ)
+    with common.quiet_import():
+        from dist.worker import run_ps
+    return run_ps(cluster, settings)
+
+
+def evaluate(data: config.DataConfig, model: config.ModelConfig, run: config.RunConfig) -> int:
+    """The evaluator: outside of the cluster, it evaluates each new checkpoint in train_dir."""
+    evaluation = common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
+    config.check_eval(data, evaluation)
+    with common.quiet_import():
+        from inception_mg.evaluate import evaluate
+    evaluate(data, model, evaluation)
+    return 0
+
+
+def leave() -> None:
+    """Runs main() and ends the process at once: a TensorFlow server cannot be stopped, and the
+    interpreter's own way out may wait for tasks that are gone."""
+    code = 1
+    try:
+        common.run(main)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except Exception:
+        traceback.print_exc()
+    clusters.leave_process(code)
+
+
+if __name__ == '__main__':
+    common.define_flags(config.ClusterConfig, config.DataConfig, config.ModelConfig, config.RunConfig)
+    common.define_flags(config.OptimizerConfig, initial_learning_rate=0.045, num_epochs_per_decay=2.0,
+                        learning_rate_decay_factor=0.94)  # Those of inception_distributed_train.py.
+    common.define_flags(config.DeviceConfig, skip=('split_model', 'split_devices'))
+    common.define_flags(config.EvalConfig, skip=('checkpoint_dir', 'num_examples', 'subset'))
+    flags.DEFINE_alias('task_index', 'task_id')
+    leave()

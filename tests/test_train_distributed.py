@@ -1,0 +1,243 @@
+"""Inception on real clusters: it trains, evaluates, resumes anywhere, survives SIGKILL, and refuses."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+from training_cluster import SMALL, TrainingCluster
+
+from inception_mg.config import DataConfig, DeviceConfig, EvalConfig, ModelConfig, OptimizerConfig, RunConfig
+from inception_mg.evaluate import evaluate
+from inception_mg.training.train import train_here
+
+pytestmark = pytest.mark.cluster
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODEL = ModelConfig(width=0.05, batch_norm_decay=0.9)
+LIMIT = 240.0  # Seconds for one life of a cluster, also on a machine that is busy otherwise.
+
+
+def names_in(checkpoint: str) -> set[str]:
+    return set(tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map())
+
+
+def step_in(checkpoint: str) -> int:
+    return int(tf.train.load_checkpoint(checkpoint).get_tensor('global_step'))
+
+
+@pytest.fixture(scope='module')
+def trained(three_classes, tmp_path_factory):
+    """An asynchronous training of 12 steps by 1 ps and 2 workers: the cluster, after its end."""
+    with TrainingCluster(tmp_path_factory.mktemp('trained'), three_classes, 1, 2, max_steps=12) as cluster:
+        cluster.start_all()
+        assert cluster.wait_exits(limit=LIMIT) == [0, 0, 0]
+    return cluster
+
+
+def test_the_first_screen(trained, three_classes):
+    chief, other = trained.text('worker 0'), trained.text('worker 1')
+    assert 'cluster    chief of 1 ps and 2 workers, asynchronous; reads part 1 of 2' in chief
+    assert f'{three_classes}: 24 images of 3 classes' in chief and 'learning rate 0.01 x 0.94 every 2 epochs' in chief
+    assert 'variables on /job:ps/task:0/device:CPU:0' in chief and 'tower 0 on /job:worker/task:0' in chief
+    assert 'cluster    worker 1 of 1 ps and 2 workers, asynchronous; reads part 2 of 2' in other
+    assert 'schedule' not in other and 'train_dir' not in other
+
+
+def test_it_ends_well(trained):
+    newest = tf.train.latest_checkpoint(str(trained.train_dir))
+    # A worker whose step was under way when another made the last one finishes it, and may make one more.
+    assert 12 <= step_in(newest) <= 14 and newest.endswith(f'model.ckpt-{step_in(newest)}')
+    assert [path.name for path in trained.train_dir.glob('*.data*')] == [
+        f'{pathlib.Path(newest).name}.data-00000-of-00001']
+    assert len(list(trained.train_dir.glob('events*'))) == 1, 'somebody else than the chief wrote summaries'
+    trained.check_clean()
+
+
+def test_its_checkpoint_evaluates_and_goes_on_on_one_machine(trained, three_classes, tmp_path):
+    newest = tf.train.latest_checkpoint(str(trained.train_dir))
+    data = DataConfig(data_dir=three_classes, batch_size=4, image_size=75)
+    scores = evaluate(data, MODEL, EvalConfig(checkpoint_dir=str(trained.train_dir), eval_dir=str(tmp_path / 'eval'),
+                                              run_once=True))
+    assert scores.images == 9
+    here = tmp_path / 'here'
+    copy_checkpoint(trained.train_dir, here)
+    lines: list[str] = []
+    run = RunConfig(train_dir=str(here), max_steps=step_in(newest) + 1)
+    optimizer = OptimizerConfig(initial_learning_rate=0.01, moving_average_decay=0.9)
+    train_here(data, MODEL, optimizer, DeviceConfig(), run, lines.append)
+    assert any(f'resumes from model.ckpt-{step_in(newest)}' in line for line in lines)
+    # Its names are those of one machine, which test_train.py compares with the ones of 2016.
+    assert names_in(tf.train.latest_checkpoint(str(here))) == names_in(newest)
+
+
+def copy_checkpoint(source: pathlib.Path, target: pathlib.Path) -> None:
+    target.mkdir(exist_ok=True)
+    for path in [source / 'checkpoint', *source.glob('model.ckpt*')]:
+        (target / path.name).write_bytes(path.read_bytes())
+
+
+def test_sync_goes_on_from_it_on_two_ps(trained, three_classes, tmp_path):
+    begun = step_in(tf.train.latest_checkpoint(str(trained.train_dir)))
+    with TrainingCluster(tmp_path, three_classes, 2, 2, max_steps=begun + 4, sync=True) as cluster:
+        copy_checkpoint(trained.train_dir, cluster.train_dir)
+        cluster.start_all()
+        assert cluster.wait_exits(limit=LIMIT) == [0] * 4
+        chief = cluster.text('worker 0')
+        assert f'resumes from model.ckpt-{begun} at step {begun}' in chief and 'restored ' in chief
+        assert '8 images per update; here 4 = 1 tower x 4; 3.0 steps per epoch' in chief
+        assert cluster.steps('worker 0') == [begun + k for k in range(1, 5)]
+        assert 'used [4, 4], dropped as too late [0, 0]' in chief
+        newest = tf.train.latest_checkpoint(str(cluster.train_dir))
+        assert step_in(newest) == begun + 4
+        assert names_in(newest) == names_in(tf.train.latest_checkpoint(str(trained.train_dir)))
+        cluster.check_clean()
+
+
+def test_async_survives_a_worker_and_a_ps_and_obeys_sigterm(three_classes, tmp_path):
+    with TrainingCluster(tmp_path, three_classes, save_interval_secs=1, save_summaries_secs=1e6) as cluster:
+        cluster.start_all()
+        cluster.wait_line('worker 1', 'begins at step', LIMIT)
+        cluster.wait_training(3)
+        cluster.kill('worker 1')
+        left, seen = cluster.steps('worker 0')[-1], cluster.count('worker 1')
+        cluster.start('worker 1', sync=True)
+        assert '(asynchronous) there and ' in refusal(cluster, 'worker 1', 1)
+        cluster.start('worker 1')
+        back = cluster.wait_line('worker 1', r'worker 1 begins at step \d+', LIMIT, seen)
+        assert int(cluster.lines('worker 1')[back][1].split()[-1]) >= left
+        restart_ps(cluster)
+        cluster.wait_line('worker 1', 'worker 1 begins at step', LIMIT, back + 1)
+        end_by_sigterm(cluster)
+
+
+def test_sync_survives_the_chief_and_a_ps(three_classes, tmp_path):
+    with TrainingCluster(tmp_path, three_classes, save_interval_secs=1, save_summaries_secs=1e6,
+                         sync=True) as cluster:
+        cluster.start_all()
+        cluster.wait_training(3)
+        cluster.kill('worker 0')
+        left, seen = cluster.steps('worker 0')[-1], cluster.count('worker 0')
+        cluster.start('worker 0')
+        cluster.wait_line('worker 0', 'the variables on the ps are alive: going on from them', LIMIT, seen)
+        cluster.wait_training(2, seen)
+        assert cluster.steps('worker 0', seen)[0] > left, 'the chief threw updates away'
+        restart_ps(cluster)
+        end_by_sigterm(cluster)
+
+
+def restart_ps(cluster: TrainingCluster) -> None:
+    """Kills ps 0 after a checkpoint, starts it again, and waits until training has gone on from it."""
+    cluster.wait_line('worker 0', 'saved ', LIMIT)
+    seen = cluster.count('worker 0')
+    cluster.kill('ps 0')
+    cluster.start('ps 0')
+    restored = cluster.wait_line('worker 0', 'restored .*model.ckpt', LIMIT, seen)
+    cluster.wait_training(2, restored)
+    assert cluster.steps('worker 0', restored)[0] > 1, 'training began anew'
+
+
+def end_by_sigterm(cluster: TrainingCluster) -> None:
+    """Ends the workers, then the ps: the newest checkpoint holds the last step that was said."""
+    for task in ('worker 0', 'worker 1', 'ps 0'):
+        cluster.kill(task, number=signal.SIGTERM)
+        assert cluster.wait_exits(task, limit=60) == [143], task
+    newest = step_in(tf.train.latest_checkpoint(str(cluster.train_dir)))
+    assert newest >= cluster.steps('worker 0')[-1]
+    # TensorFlow may report as an ERROR that the session of a killed ps could not be closed.
+    assert not [task for task in cluster.tasks if 'Traceback' in cluster.text(task)]
+
+
+@pytest.mark.parametrize('flags, words', [
+    ({'ps_hosts': False, 'worker_hosts': False, 'job_name': False}, 'no cluster: give --ps_hosts'),
+    ({'ps_hosts': 'a:1,,b:2'}, 'entry 1 is empty'),
+    ({'task_index': 7}, 'there is no worker 7'),
+    ({'worker_hosts': 'localhost:5000,127.0.0.1:5000'}, 'the same address'),
+    ({'num_replicas_to_aggregate': 2}, '--num_replicas_to_aggregate=2 needs --sync'),
+    ({'sync': True, 'num_replicas_to_aggregate': 9}, '--num_replicas_to_aggregate=9, but the cluster has 2 workers'),
+    ({'start_timeout': 0}, '--start_timeout=0'),
+    ({'split_model': 'branches'}, 'split_model'),
+])
+def test_wrong_flags_in_one_line(three_classes, tmp_path, flags, words):
+    with TrainingCluster(tmp_path, three_classes) as cluster:
+        cluster.start('worker 1', **({'task_id': False} if 'task_index' in flags else {}), **flags)
+        assert refusal(cluster, 'worker 1', 2) == cluster.text('worker 1').strip()
+        assert words in cluster.text('worker 1')
+
+
+def refusal(cluster: TrainingCluster, task: str, code: int) -> str:
+    """Waits for the task's end with `code`, and returns the one line that says why."""
+    assert cluster.wait_exits(task, limit=60) == [code]
+    lines = [line for line in cluster.text(task).splitlines() if line.startswith('train_distributed.py: ')]
+    assert len(lines) == 1 and 'Traceback' not in cluster.text(task)
+    return lines[0]
+
+
+def test_a_port_in_use(three_classes, tmp_path):
+    with TrainingCluster(tmp_path, three_classes) as cluster, socket.socket() as busy:
+        busy.bind(('0.0.0.0', int(cluster.ps_hosts[0].split(':')[1])))
+        busy.listen()
+        cluster.start('ps 0')
+        assert f'cannot listen on {cluster.ps_hosts[0]}' in refusal(cluster, 'ps 0', 1)
+
+
+def test_other_lists_than_the_ps_has(three_classes, tmp_path):
+    with TrainingCluster(tmp_path, three_classes) as cluster:
+        cluster.start('ps 0')
+        cluster.wait_line('ps 0', 'ready for 2 workers')
+        cluster.start('worker 1', worker_hosts=f'127.0.0.1:1,{cluster.worker_hosts[1]}')
+        assert 'was started with another cluster: worker 0 is' in refusal(cluster, 'worker 1', 1)
+
+
+def test_tf_config(trained, three_classes, tmp_path):
+    for text, code, words in (
+            ('{', 2, 'TF_CONFIG is not JSON'),
+            (json.dumps({'cluster': {'chief': ['127.0.0.1:21'], 'ps': ['127.0.0.1:22']},
+                         'task': {'type': 'evaluator', 'index': 0}}), 0, 'precision@1 = ')):
+        (tmp_path / str(code)).mkdir()
+        with TrainingCluster(tmp_path / str(code), three_classes, environ={'TF_CONFIG': text},
+                             run_once=True, eval_dir=str(tmp_path / 'eval')) as cluster:
+            cluster.start('worker 0', ps_hosts=False, worker_hosts=False, job_name=False, task_id=False,
+                          train_dir=str(trained.train_dir))
+            assert cluster.wait_exits('worker 0', limit=120) == [code]
+            assert words in cluster.text('worker 0')
+
+
+def test_launch_local(three_classes, tmp_path):
+    flags = [f'--{name}={value}' for name, value in SMALL.items()]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / 'scripts' / 'launch_local.py'), '--num_ps=1', '--num_workers=1', '--', *flags,
+         f'--data_dir={three_classes}', f'--train_dir={tmp_path}/train', '--max_steps=2'],
+        capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 'worker 0 | step 2/2' in done.stdout and 'ps 0     | ps 0 ends: the job is done' in done.stdout
+    assert sorted(os.listdir(tmp_path / 'train' / 'logs')) == ['ps_0.log', 'worker_0.log']
+    assert step_in(tf.train.latest_checkpoint(str(tmp_path / 'train'))) == 2
+
+
+def test_a_private_network_has_a_loopback_of_its_own():
+    unshare = ['unshare', '--map-current-user', '--net', '--keep-caps']
+    if not shutil.which('unshare') or subprocess.run([*unshare, 'true'], capture_output=True).returncode:
+        pytest.skip('this system does not allow network namespaces without root')
+    code = 'import launch_local, socket; launch_local.raise_loopback()\n' \
+           'server = socket.create_server(("127.0.0.1", 0)); socket.create_connection(server.getsockname(), 5)\n' \
+           'print([name for _, name in socket.if_nameindex()])'
+    done = subprocess.run([*unshare, sys.executable, '-c', code], capture_output=True, text=True, timeout=30,
+                          cwd=ROOT / 'scripts')
+    assert done.returncode == 0 and 'eth' not in done.stdout and "'lo'" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize('flags, words', [
+    ([], '--train_dir is missing'), (['--num_ps=0', '--', '--train_dir=x'], '--num_ps=0'),
+    (['--kill=boss:1', '--', '--train_dir=x'], '--kill=boss:1 is not like'),
+    (['--kill=worker:9@step=1', '--', '--train_dir=x'], '--kill names worker:9'), (['train_dir=x'], "'train_dir=x'")])
+def test_launch_local_refuses(flags, words, tmp_path):
+    done = subprocess.run([sys.executable, str(ROOT / 'scripts' / 'launch_local.py'), *flags], capture_output=True,
+                          text=True, timeout=30, cwd=tmp_path)
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not os.listdir(tmp_path)
