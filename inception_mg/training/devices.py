@@ -60,8 +60,8 @@ def session_config(config: DeviceConfig, count: int, on_gpus: bool) -> v1.Config
         proto.gpu_options.allow_growth = not config.gpu_memory_fraction
         proto.gpu_options.per_process_gpu_memory_fraction = config.gpu_memory_fraction
     else:
-        # Grappler gains a training step on CPUs nothing that could be measured and costs ten seconds per
-        # session; on GPUs it chooses the layout of the convolutions.
+        # Grappler gains a training step on CPUs nothing that could be measured and costs up to ten
+        # seconds per session; on GPUs it chooses the layout of the convolutions.
         proto.graph_options.rewrite_options.disable_meta_optimizer = True
         proto.device_count['CPU'] = count
         proto.device_count['GPU'] = 0
