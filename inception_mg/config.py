@@ -1,13 +1,10 @@
 """Every setting, its default and its help text: frozen dataclasses and nothing else.
 
 A program in scripts/ makes one flag per field; the library takes the part it needs. Names are those
-of the 2016 release where it had one. Checks that need only the values are in `check_*` below, so
-that a wrong flag is refused before TensorFlow is imported.
+of the 2016 release where it had one. checks.py refuses wrong values.
 """
 
 import dataclasses
-
-from inception_mg.errors import FlagError
 
 MINIMUM_IMAGE_SIZE = 75  # Below this the last grid of Inception v3 has no pixel.
 COMPUTE_DTYPES = ('float32', 'bfloat16', 'float16')
@@ -175,101 +172,3 @@ class EvalConfig:
     eval_interval_secs: float = option(300.0, 'Seconds between two looks for a new checkpoint.')
     use_averages: bool = option(
         True, 'Use the moving averages of the weights; without it, the raw weights.')
-
-
-def check_build(build: BuildConfig) -> None:
-    """Raises FlagError for a missing directory, a number or a quality out of its range."""
-    if not build.output_directory:
-        raise FlagError('--output_directory is empty: name the folder for the records')
-    if build.describe:
-        return
-    if not build.train_directory and not build.validation_directory:
-        raise FlagError('--train_directory and --validation_directory are empty: name at least one of them')
-    for name in ('train_shards', 'validation_shards', 'num_threads', 'jpeg_quality'):
-        _at_least(name, getattr(build, name), 1)
-    for name in ('train_shards', 'validation_shards'):
-        _at_most(name, getattr(build, name), 99999)  # Five digits in a shard's name.
-    _at_most('jpeg_quality', build.jpeg_quality, 100)
-    _one_of('on_bad_image', build.on_bad_image, ON_BAD_IMAGE)
-
-
-def check_data(data: DataConfig) -> None:
-    """Raises FlagError for values that no data set can make right."""
-    _at_least('batch_size', data.batch_size, 1)
-    _at_least('image_size', data.image_size, MINIMUM_IMAGE_SIZE)
-    for name in ('num_preprocess_threads', 'num_readers', 'input_queue_memory_factor'):
-        _at_least(name, getattr(data, name), 1)
-
-
-def check_model(model: ModelConfig) -> None:
-    """Raises FlagError for a width, type, decay or share out of its range."""
-    _one_of('compute_dtype', model.compute_dtype, COMPUTE_DTYPES)
-    if not 0 < model.width <= 8:
-        raise FlagError(f'--width={model.width:g} must be above 0 and at most 8')
-    for name in ('batch_norm_decay', 'label_smoothing'):
-        _share(name, getattr(model, name), zero=True)
-    if not 0 < model.dropout_keep_prob <= 1:
-        raise FlagError(f'--dropout_keep_prob={model.dropout_keep_prob:g} must be in (0, 1]')
-
-
-def check_run(run: RunConfig, optimizer: OptimizerConfig) -> None:
-    """Raises FlagError for a missing directory, a step count or a rate out of its range."""
-    if not run.train_dir:
-        raise FlagError('--train_dir is empty: name the folder for checkpoints and summaries')
-    for name in ('max_steps', 'log_every_steps'):
-        _at_least(name, getattr(run, name), 1)
-    if run.fine_tune and not run.pretrained_model_checkpoint_path:
-        raise FlagError('--fine_tune needs --pretrained_model_checkpoint_path')
-    if not optimizer.initial_learning_rate >= 0:
-        raise FlagError(f'--initial_learning_rate={optimizer.initial_learning_rate} is negative')
-    if not optimizer.num_epochs_per_decay > 0:
-        raise FlagError(f'--num_epochs_per_decay={optimizer.num_epochs_per_decay:g} must be above 0')
-    _share('moving_average_decay', optimizer.moving_average_decay, zero=True)
-
-
-def check_cluster(cluster: ClusterConfig) -> None:
-    """Raises FlagError for a count of gradients or a waiting time that no cluster can make right."""
-    count = cluster.num_replicas_to_aggregate
-    if count < 1 and count != -1:
-        raise FlagError(f'--num_replicas_to_aggregate={count} must be at least 1, or -1 for all workers')
-    if count != -1 and not cluster.sync:
-        raise FlagError(f'--num_replicas_to_aggregate={count} needs --sync')
-    for name in ('start_timeout', 'lost_timeout'):
-        _at_least(name, getattr(cluster, name), 1)
-
-
-def check_launch(launch: LaunchConfig) -> None:
-    """Raises FlagError for a number of tasks or restarts out of its range."""
-    for name, minimum in (('num_ps', 1), ('num_workers', 1), ('max_restarts', 0)):
-        _at_least(name, getattr(launch, name), minimum)
-
-
-def check_eval(data: DataConfig, config: EvalConfig) -> None:
-    """Raises FlagError for a missing folder or a number out of range."""
-    for name, value in (('data_dir', data.data_dir), ('checkpoint_dir', config.checkpoint_dir)):
-        if not value:
-            raise FlagError(f'--{name} is empty')
-    if config.num_examples < 0:
-        raise FlagError(f'--num_examples={config.num_examples} must be at least 0')
-    if not config.eval_interval_secs > 0:
-        raise FlagError(f'--eval_interval_secs={config.eval_interval_secs:g} must be above 0')
-
-
-def _at_least(name: str, value, minimum) -> None:
-    if value < minimum:
-        raise FlagError(f'--{name}={value} must be at least {minimum}')
-
-
-def _at_most(name: str, value, maximum) -> None:
-    if value > maximum:
-        raise FlagError(f'--{name}={value} must be at most {maximum}')
-
-
-def _one_of(name: str, value: str, choices: tuple) -> None:
-    if value not in choices:
-        raise FlagError(f'--{name}={value} must be one of {", ".join(filter(None, choices))}')
-
-
-def _share(name: str, value: float, zero: bool) -> None:
-    if not (0 <= value < 1 if zero else 0 < value < 1):
-        raise FlagError(f'--{name}={value:g} must be at least 0 and below 1')

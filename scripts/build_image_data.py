@@ -11,12 +11,12 @@ import signal
 import sys
 
 import common
-from inception_mg import config
+from inception_mg import checks, config
 
 
 def main() -> int:
     build = common.from_flags(config.BuildConfig)
-    config.check_build(build)
+    checks.check_build(build)
     # So that `kill` leaves no half-written files either.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     return describe(build.output_directory) if build.describe else write(build)

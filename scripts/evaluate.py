@@ -7,15 +7,15 @@ the result as JSON. Exit codes: 0, 2 for wrong flags, 1 otherwise.
 """
 
 import common  # First: it quiets TensorFlow's start.
-from inception_mg import config
+from inception_mg import checks, config
 
 
 def main() -> int:
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     evaluation = common.from_flags(config.EvalConfig)
-    config.check_data(data)
-    config.check_model(model)
-    config.check_eval(data, evaluation)
+    checks.check_data(data)
+    checks.check_model(model)
+    checks.check_eval(data, evaluation)
     with common.quiet_import():
         from inception_mg.evaluate import evaluate
     evaluate(data, model, evaluation)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import common
 from dist import local
-from inception_mg import config
+from inception_mg import checks, config
 from inception_mg.errors import FlagError, UserError
 
 TRAIN = pathlib.Path(__file__).resolve().parent / 'train_distributed.py'
@@ -27,7 +27,7 @@ INSIDE = 'INCEPTION_MG_PRIVATE_NETWORK'  # Set by this program for itself, in th
 
 def main(training_flags: Sequence[str]) -> int:
     launch = common.from_flags(config.LaunchConfig)
-    config.check_launch(launch)
+    checks.check_launch(launch)
     log_dir = launch.log_directory or log_dir_beside(training_flags)
     drills = [local.parse_drill(text) for text in launch.kill.split(',') if text.strip()]
     if launch.private_network and not os.environ.pop(INSIDE, ''):

@@ -8,7 +8,7 @@ Exit codes: 0 at --max_steps, 143 after a signal and its checkpoint, 2 for wrong
 import os
 
 import common  # First: it quiets TensorFlow's start.
-from inception_mg import config
+from inception_mg import checks, config
 
 EXIT_SIGNAL = 143
 
@@ -18,9 +18,9 @@ def main() -> int:
     model = common.from_flags(config.ModelConfig)
     optimizer = common.from_flags(config.OptimizerConfig)
     devices, run = common.from_flags(config.DeviceConfig), common.from_flags(config.RunConfig)
-    config.check_data(data)
-    config.check_model(model)
-    config.check_run(run, optimizer)
+    checks.check_data(data)
+    checks.check_model(model)
+    checks.check_run(run, optimizer)
     if devices.log_device_placement:
         os.environ['TF_CPP_MIN_LOG_LEVEL'] = '0'  # TensorFlow prints the placement at its INFO level.
     with common.quiet_import():

@@ -16,7 +16,7 @@ from absl import flags
 
 import common  # First: it quiets TensorFlow's start.
 from dist import cluster as clusters
-from inception_mg import config
+from inception_mg import checks, config
 from inception_mg.errors import FlagError
 
 
@@ -24,16 +24,16 @@ def main() -> int:
     settings = common.from_flags(config.ClusterConfig)
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     optimizer, run = common.from_flags(config.OptimizerConfig), common.from_flags(config.RunConfig)
-    config.check_cluster(settings)
+    checks.check_cluster(settings)
     cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
                                os.environ)
     if cluster is None:
         raise FlagError('no cluster: give --ps_hosts, --worker_hosts, --job_name and --task_id, or set TF_CONFIG')
     if cluster.job == 'ps':
         return serve(cluster, settings)
-    config.check_data(data)
-    config.check_model(model)
-    config.check_run(run, optimizer)
+    checks.check_data(data)
+    checks.check_model(model)
+    checks.check_run(run, optimizer)
     if cluster.job == 'evaluator':
         return evaluate(data, model, run)
     with common.quiet_import():
@@ -52,7 +52,7 @@ def serve(cluster: clusters.Cluster, settings: config.ClusterConfig) -> int:
 def evaluate(data: config.DataConfig, model: config.ModelConfig, run: config.RunConfig) -> int:
     """The evaluator: outside of the cluster, it evaluates each new checkpoint in train_dir."""
     evaluation = common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
-    config.check_eval(data, evaluation)
+    checks.check_eval(data, evaluation)
     with common.quiet_import():
         from inception_mg.evaluate import evaluate
     evaluate(data, model, evaluation)

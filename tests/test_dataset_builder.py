@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from inception_mg import config
+from inception_mg import checks, config
 from inception_mg.data import dataset_builder, dataset_info
 from inception_mg.errors import FlagError, UserError
 
@@ -30,7 +30,7 @@ def _build(train='', output='', **settings):
     settings = {'train_shards': 1, 'validation_shards': 1, 'num_threads': 1} | settings
     build = config.BuildConfig(train_directory=str(train), output_directory=str(output), **{
         name: str(value) if isinstance(value, os.PathLike) else value for name, value in settings.items()})
-    config.check_build(build)
+    checks.check_build(build)
     return dataset_builder.build_dataset(build)
 
 
@@ -316,6 +316,6 @@ def test_directories_that_do_not_fit(tmp_path, capsys):
     ({'on_bad_image': 'cry'}, 'on_bad_image'), ({'train_directory': ''}, 'train_directory'),
     ({'output_directory': ''}, 'output_directory')])
 def test_settings_out_of_range(settings, flag):
-    config.check_build(config.BuildConfig(train_directory='a', output_directory='b'))
+    checks.check_build(config.BuildConfig(train_directory='a', output_directory='b'))
     with pytest.raises(FlagError, match=f'--{flag}'):
-        config.check_build(config.BuildConfig(**{'train_directory': 'a', 'output_directory': 'b'} | settings))
+        checks.check_build(config.BuildConfig(**{'train_directory': 'a', 'output_directory': 'b'} | settings))
