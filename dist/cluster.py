@@ -31,19 +31,20 @@ class Cluster:
 
     Hosts are 'host:port', in the order of the task indices; '' is a worker that this task was not
     told of (TF_CONFIG may leave out the others). Worker 0 is the chief. An evaluator is outside of
-    the cluster. Raises FlagError naming the bad entry.
+    the cluster. needs_ps: whether an empty list of ps is refused. Raises FlagError naming the bad entry.
     """
 
     ps: tuple[str, ...]
     workers: tuple[str, ...]
     job: str
     index: int
+    needs_ps: bool = True
 
     def __post_init__(self):
         if self.job not in JOBS:
             raise FlagError(f'unknown job {self.job!r}: use one of {", ".join(JOBS)} (the chief is worker 0)')
         for job, hosts in (('ps', self.ps), ('worker', self.workers)):
-            if not any(hosts):
+            if not any(hosts) and (job == 'worker' or self.needs_ps):
                 raise FlagError(f'the cluster has no {job}: list at least one {job} host')
         known: dict[str, str] = {}
         for job, hosts in (('ps', self.ps), ('worker', self.workers)):
@@ -129,15 +130,16 @@ def parse_hosts(text: str, flag: str) -> tuple[str, ...]:
     return tuple(hosts)
 
 
-def from_flags(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int) -> Cluster:
+def from_flags(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int, needs_ps: bool = True) -> Cluster:
     """Returns the cluster of --ps_hosts, --worker_hosts, --job_name and --task_id; raises FlagError."""
     for flag, value in (('ps_hosts', ps_hosts), ('worker_hosts', worker_hosts), ('job_name', job_name)):
-        if not value.strip(' ,'):
+        if not value.strip(' ,') and (needs_ps or flag != 'ps_hosts'):
             raise FlagError(f'--{flag} is empty: a cluster needs --ps_hosts, --worker_hosts, --job_name and --task_id')
-    return Cluster(parse_hosts(ps_hosts, 'ps_hosts'), parse_hosts(worker_hosts, 'worker_hosts'), job_name, task_id)
+    return Cluster(parse_hosts(ps_hosts, 'ps_hosts'), parse_hosts(worker_hosts, 'worker_hosts'), job_name, task_id,
+                   needs_ps)
 
 
-def from_tf_config(text: str) -> Cluster:
+def from_tf_config(text: str, needs_ps: bool = True) -> Cluster:
     """Returns the cluster of a TF_CONFIG value; raises FlagError in one line.
 
     A chief (or master) becomes worker 0 and moves the workers up by one, since a ClusterSpec of ps
@@ -164,7 +166,7 @@ def from_tf_config(text: str) -> Cluster:
         job = 'worker'
     elif job == 'worker':
         index += len(chiefs)
-    return Cluster(lists.get('ps', ()), chiefs + lists.get('worker', ()), job, index)
+    return Cluster(lists.get('ps', ()), chiefs + lists.get('worker', ()), job, index, needs_ps)
 
 
 def _expect(value, kind: type, what: str):
@@ -191,12 +193,12 @@ def _hosts_of(job: str, value) -> tuple[str, ...]:
 
 
 def resolve(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int,
-            environ: Mapping[str, str]) -> Cluster | None:
+            environ: Mapping[str, str], needs_ps: bool = True) -> Cluster | None:
     """Returns the cluster of the flags if any is given, else of TF_CONFIG, else None (no cluster)."""
     if ps_hosts or worker_hosts or job_name:
-        return from_flags(ps_hosts, worker_hosts, job_name, task_id)
+        return from_flags(ps_hosts, worker_hosts, job_name, task_id, needs_ps)
     text = environ.get('TF_CONFIG', '').strip()
-    return from_tf_config(text) if text else None
+    return from_tf_config(text, needs_ps) if text else None
 
 
 def from_slurm(environ: Mapping[str, str], num_ps: int, first_port: int = 8888) -> Cluster:
@@ -244,6 +246,18 @@ def expand_counts(text: str) -> list[int]:
 def hide_gpus(environ: MutableMapping[str, str]) -> None:
     """Makes a ps blind to GPUs; has an effect only before TensorFlow is imported."""
     environ['CUDA_VISIBLE_DEVICES'] = '-1'
+
+
+def choose_gpus(numbers: str, environ: MutableMapping[str, str]) -> None:
+    """Shows TensorFlow only the GPUs of these numbers ('' = leave it as it is), counted among those that
+    CUDA_VISIBLE_DEVICES shows; has an effect only before TensorFlow is imported. FlagError for one too high."""
+    if not numbers:
+        return
+    chosen = [number.strip() for number in numbers.split(',')]
+    shown = [name for name in environ.get('CUDA_VISIBLE_DEVICES', '').split(',') if name]
+    if shown and int(max(chosen, key=int)) >= len(shown):
+        raise FlagError(f'--gpus={numbers}, but CUDA_VISIBLE_DEVICES={",".join(shown)} shows {len(shown)}')
+    environ['CUDA_VISIBLE_DEVICES'] = ','.join(shown[int(number)] if shown else number for number in chosen)
 
 
 def bypass_proxy(cluster: Cluster, environ: MutableMapping[str, str]) -> None:
@@ -311,7 +325,7 @@ def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
     check_port(cluster.address, cluster.name)
     bypass_proxy(cluster, os.environ)
     spec = tf.train.ClusterSpec({job: {i: host for i, host in enumerate(hosts) if host}
-                                 for job, hosts in cluster.lists.items()})
+                                 for job, hosts in cluster.lists.items() if hosts})
     try:
         server = tf.distribute.Server(spec, job_name=cluster.job, task_index=cluster.index, config=config)
     except tf.errors.OpError as error:

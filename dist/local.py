@@ -8,6 +8,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -63,6 +64,26 @@ def task_flags(num_ps: int, num_workers: int, ports: Sequence[int], host: str = 
     return {f'{job} {k}': [*lists, f'--job_name={job}', f'--task_id={k}'] for job, k in names}
 
 
+def visible_gpus(environ: Mapping[str, str]) -> list[str]:
+    """Names of the GPUs that tasks may use: those of CUDA_VISIBLE_DEVICES, else all that the driver lists."""
+    if 'CUDA_VISIBLE_DEVICES' in environ:
+        names = [name.strip() for name in environ['CUDA_VISIBLE_DEVICES'].split(',')]
+        return [name for name in names if name and name != '-1']
+    if not shutil.which('nvidia-smi'):
+        return []
+    listed = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, timeout=60, check=False)
+    return [str(k) for k in range(sum(line.startswith('GPU ') for line in listed.stdout.splitlines()))]
+
+
+def share_gpus(gpus: Sequence[str], num_workers: int) -> list[str]:
+    """The CUDA_VISIBLE_DEVICES of each worker: as many GPUs each, and where there are fewer GPUs than workers
+    several workers on one. [] without GPUs."""
+    if not gpus:
+        return []
+    each = max(1, len(gpus) // num_workers)
+    return [','.join(gpus[(k * each + i) % len(gpus)] for i in range(each)) for k in range(num_workers)]
+
+
 class _Task:
     """One task over all its lives."""
 
@@ -97,19 +118,21 @@ class LocalCluster:
     commands: each task's command line, by name ('ps 0', 'worker 0', ...); worker 0 is the chief. log_dir
     gets one file per task. max_restarts: of each task that died by a signal or asked for a restart; a
     task that failed or refused its flags is not restarted, and ends the job. drills: tasks to kill.
-    step_pattern: finds the global step in the tasks' lines, for the drills.
+    step_pattern: finds the global step in the tasks' lines, for the drills. own_environ: variables of single tasks.
     """
 
     def __init__(self, commands: Mapping[str, Sequence[str]], log_dir: str | pathlib.Path, max_restarts: int = 3,
                  drills: Sequence[Drill] = (), step_pattern: str = r'\bstep\s+(\d+)', colour: bool | None = None,
-                 environ: Mapping[str, str] | None = None, write: Callable[[str], object] = sys.stdout.write):
+                 environ: Mapping[str, str] | None = None, write: Callable[[str], object] = sys.stdout.write,
+                 own_environ: Mapping[str, Mapping[str, str]] | None = None):
         unknown = [drill.task for drill in drills if drill.task not in commands]
         if unknown:
             raise FlagError(f'--kill names {unknown[0].replace(" ", ":")}, but the tasks are {", ".join(commands)}')
         log_dir = pathlib.Path(log_dir)
         log_dir.mkdir(parents=True, exist_ok=True)
         environ = {'PYTHONUNBUFFERED': '1', **(os.environ if environ is None else environ)}
-        self._tasks = {name: _Task(name, command, log_dir / f'{name.replace(" ", "_")}.log', environ)
+        self._tasks = {name: _Task(name, command, log_dir / f'{name.replace(" ", "_")}.log',
+                                   {**environ, **(own_environ or {}).get(name, {})})
                        for name, command in commands.items()}
         self._max_restarts, self._drills = max_restarts, list(drills)
         self._step = re.compile(step_pattern)

@@ -7,18 +7,21 @@ agree, beats for this worker, and notices who is gone.
 import contextlib
 import functools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from dist import ps
-from dist.cluster import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, Cluster
+from dist.cluster import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, Cluster, leave_process
 from inception_mg.errors import UserError
 
 Log = Callable[[str], None]
 LOST_ERRORS = (tf.errors.AbortedError, tf.errors.UnavailableError)  # MonitoredSession recovers from these.
+STUCK_SECS = 10.0  # So much longer than it should take until a task that sits in a call is ended.
 
 
 class ClusterLost(UserError):
@@ -26,6 +29,10 @@ class ClusterLost(UserError):
 
     def __init__(self, message: str):
         super().__init__(message, EXIT_RETRY)
+
+
+class Refused(UserError):
+    """The ps hold another job: this task has no part in it, and is no reason to end it."""
 
 
 class Stopped(UserError):
@@ -43,19 +50,36 @@ def exit_code(error: BaseException) -> int:
     return EXIT_RETRY if isinstance(error, lost) else EXIT_FAILED
 
 
-def describe_job(job_id: str, variables: Sequence[tf.Variable]) -> dict:
-    """What must be equal on every worker, ready for JSON: the job's id (say its train_dir) and each
-    variable's type, shape and device."""
-    return {'id': job_id, 'variables': {
-        variable.op.name: f'{variable.dtype.name}{variable.shape.as_list()} on {variable.device}'
-        for variable in variables}}
+class Job(NamedTuple):
+    """Whose state the ps hold, in what can be compared before a graph is built.
+
+    settings: name (of a flag) -> value, equal on all workers. id: the chief's train_dir; '' on the others,
+    who need not know it.
+    """
+
+    settings: dict[str, str]
+    id: str = ''
 
 
-def job_difference(theirs: dict, mine: dict) -> str:
+def job_difference(theirs: Job, mine: Job) -> str:
     """Says in a few words where two jobs differ; '' if they are the same."""
-    if theirs['id'] != mine['id']:
-        return f'it is the job {theirs["id"]} there and {mine["id"]} here'
-    there, here = theirs['variables'], mine['variables']
+    if theirs.id and mine.id and theirs.id != mine.id:
+        return f'it is the job of {theirs.id} there and {mine.id} here'
+    for name in {**theirs.settings, **mine.settings}:
+        there, here = (job.settings.get(name, 'not set') for job in (theirs, mine))
+        if there != here:
+            return f'{name} is {there} there and {here} here'
+    return ''
+
+
+def describe_graph(variables: Sequence[tf.Variable]) -> dict[str, str]:
+    """Type, shape and device of each variable by its name: the same on every worker, ready for JSON."""
+    return {variable.op.name: f'{variable.dtype.name}{variable.shape.as_list()} on {variable.device}'
+            for variable in variables}
+
+
+def graph_difference(there: dict[str, str], here: dict[str, str]) -> str:
+    """Says in a few words which variable differs; '' if none does."""
     for name in sorted(set(there) ^ set(here)):
         return f'the variable {name} exists only {"there" if name in there else "here"}'
     for name in sorted(there):
@@ -69,46 +93,58 @@ class Peers:
 
     start_secs: how long to wait for missing tasks at the start. lost_secs: how long training goes on
     waiting for a task that was there and is gone. stop: whether a signal asked this task to end. All
-    waits end with ClusterLost or Stopped, naming who was waited for.
+    waits end with ClusterLost or Stopped, naming who was waited for. boards: of those that this task depends on;
+    by default of all ps.
     """
 
-    def __init__(self, cluster: Cluster, start_secs: float = 300.0, lost_secs: float = 300.0,
-                 stop: Callable[[], bool] = lambda: False, log: Log = print, status_secs: float = 10.0):
-        self.cluster, self.start_secs, self.lost_secs = cluster, start_secs, lost_secs
+    def __init__(self, cluster: Cluster, job: Job, start_secs: float = 300.0, lost_secs: float = 300.0,
+                 stop: Callable[[], bool] = lambda: False, log: Log = print, status_secs: float = 10.0,
+                 boards: Sequence[ps.Board] = ()):
+        self.cluster, self.job, self.start_secs, self.lost_secs = cluster, job, start_secs, lost_secs
         self.stop, self.log, self.status_secs = stop, log, status_secs
         self.lives: list[str] = []    # Of the ps, when the present session was made.
         self.joined = False           # Whether this task was found to belong to the job on the ps.
-        self._boards = ps.connect_boards(cluster)
+        self._boards = list(boards) or ps.connect_boards(cluster)
+        clients = self._boards[0].clients
         self._lock = threading.Lock()  # Boards are used by the beating thread too.
-        self._silence = ps.Silence(len(cluster.workers))
+        self._silence = ps.Silence(clients)
         self._views: list[ps.BoardView] = []
-        self._silent = [0.0] * len(cluster.workers)
-        self._heard = time.monotonic()  # When all ps answered last.
+        self._silent = [0.0] * clients
+        self._heard = self._told = time.monotonic()  # When all ps answered last, and when that was said.
         self._over = threading.Event()
         self._thread = None
-        self._trouble = ''
+        self._trouble, self._waiting = '', False
+        self._signals = Signals()
 
     def look(self) -> list[ps.BoardView]:
         """Reads all boards once; raises ps.Unreachable naming the first that does not answer, and
         UserError if a ps belongs to another cluster."""
         with self._lock:
-            views = [board.view(functools.partial(self._check_card, index))
-                     for index, board in enumerate(self._boards)]
+            views = [board.view(functools.partial(self._check_card, board)) for board in self._boards]
             self._silent = self._silence.update(views[0].beats)
             self._views, self._heard, self._trouble = views, time.monotonic(), ''
         return views
 
-    def _check_card(self, index: int, card: dict) -> None:
+    def _check_card(self, board: ps.Board, card: dict) -> None:
         difference = self.cluster.difference(card['lists'])
-        if card['ps'] != index and not difference:
-            difference = f'it is ps {card["ps"]} there'
+        if card['task'] != board.name and not difference:
+            difference = f'it is {card["task"]} there'
         if difference:
-            raise UserError(f'ps {index} at {self.cluster.ps[index]} was started with another cluster: {difference}; '
+            raise UserError(f'{board.name} at {board.address} was started with another cluster: {difference}; '
                             'give every task the same lists')
+        if card['clients'] != board.clients:
+            raise UserError(f'{board.name} at {board.address} serves {card["clients"]} clients, not {board.clients}: '
+                            'in-graph there is one, otherwise every worker; start every task by the same program')
 
     def wait(self, what: Callable[[], str], limit: float, since: float | None = None) -> None:
         """Calls `what` twice a second until it returns '' instead of the name of what is missing."""
-        begun = since or time.monotonic()
+        self._waiting = True
+        try:
+            self._wait(what, limit, since or time.monotonic())
+        finally:
+            self._waiting = False
+
+    def _wait(self, what: Callable[[], str], limit: float, begun: float) -> None:
         told = begun
         while missing := what():
             waited = time.monotonic() - begun
@@ -137,19 +173,70 @@ class Peers:
         """Which run of each ps answered the last look."""
         return [view.card['life'] for view in self._views]
 
-    def check_job(self, job: dict) -> dict:
-        """Raises UserError if ps 0 holds the state of another job or graph; returns what it holds."""
-        with self._lock:
-            held = self._boards[0].read_job()
-        if held and (difference := job_difference(held, job)):
-            raise UserError(f'ps 0 at {self.cluster.ps[0]} holds the state of another job or graph: {difference}; '
-                            'start every worker with the same flags, or start the ps anew')
-        return held
+    def restarted(self) -> str:
+        """Names the tasks that were started anew since the present session was made; '' if none was."""
+        return ', '.join(board.name for board, then, now in
+                         zip(self._boards, self.lives, self.current_lives(), strict=False) if then != now)
 
-    def write_job(self, job: dict) -> None:
+    def enter(self) -> bool:
+        """Waits for the ps, and has this worker refused before it builds a graph if the ps hold another job.
+
+        The chief also says whose state the ps are going to hold, and begins to beat. What a job left that
+        never had its variables in order, and of which nobody is alive, is no state. Returns whether the
+        variables on the ps are in order. Raises Refused, ClusterLost or Stopped.
+        """
+        self.wait(self.missing_ps, self.start_secs)
+        if not self.ready() and self._job_difference():
+            self._over.wait(2.5 * ps.BEAT_SECS)  # Long enough to hear whether the tasks of that job are alive.
+            self.wait(self.missing_ps, self.start_secs)
+        if self.cluster.is_chief:
+            if self.ready() or any(self._silence.heard[1:]):
+                self._refuse(self._job_difference())
+            self.lives = self.current_lives()
+            if not self.ready():
+                self.write_job()
+            self.join()
+        else:
+            self.check_job()
+        return self.ready()
+
+    def check_job(self) -> None:
+        """Raises Refused if the ps hold the state of another job, as of the last look.
+
+        While the variables are not in order, that job counts only if its chief is alive: else a chief may
+        be about to take the ps over.
+        """
+        if self.ready() or self.chief_heard():
+            self._refuse(self._job_difference())
+
+    def chief_heard(self) -> bool:
+        """Whether the chief has given a sign of life since this task first looked."""
+        return self._silence.heard[0]
+
+    def check_graph(self, graph: dict[str, str]) -> None:
+        """Raises Refused if the variables on the ps are not those of `graph` (see describe_graph)."""
+        with self._lock:
+            held = self._boards[0].read_graph()
+        self._refuse(graph_difference(held, graph))
+
+    def _job_difference(self) -> str:
+        held = self._views[0].job
+        return job_difference(Job(**held), self.job) if held else ''
+
+    def _refuse(self, difference: str) -> None:
+        if difference:
+            raise Refused(f'ps 0 at {self.cluster.ps[0]} holds the state of another job or graph: {difference}; '
+                            'start every worker with the same flags, or start the ps anew')
+
+    def write_job(self) -> None:
         """For the chief: says whose state the ps are going to hold."""
         with self._lock:
-            self._boards[0].write_job(job)
+            self._boards[0].write_job(self.job._asdict())
+
+    def write_graph(self, graph: dict[str, str]) -> None:
+        """For the chief: says which variables the ps are going to hold."""
+        with self._lock:
+            self._boards[0].write_graph(graph)
 
     def set_ready(self, ready: bool) -> None:
         """For the chief: says whether the variables on the ps are in order."""
@@ -174,12 +261,25 @@ class Peers:
                 self.look()
             except (ps.Unreachable, UserError) as error:
                 self._trouble = str(error)
-            if time.monotonic() - self._heard > self.lost_secs + 30:
-                # The main thread should have given up by now: it sits in a call into TensorFlow, which
-                # nothing can interrupt when the other machine vanished without closing its connections.
-                self.log(f'{self.cluster.name} gives up: {self._trouble}')
-                os._exit(EXIT_RETRY)
+                self._tell_trouble()
             self._over.wait(ps.BEAT_SECS)
+
+    def _tell_trouble(self) -> None:
+        """Says whom this task waits for when its main thread cannot, and ends it when that takes too long.
+
+        When another machine stands still or vanishes without closing its connections, the main thread
+        sits in a call into TensorFlow that nothing can interrupt, signals included.
+        """
+        now = time.monotonic()
+        if not self._waiting and now - max(self._heard, self._told) >= self.status_secs:
+            self._told = now
+            self.log(f'{self.cluster.name} is waiting for {self._trouble}, {now - self._heard:.0f} s')
+        if now - self._heard > self.lost_secs + STUCK_SECS:
+            self.log(f'{self.cluster.name} gave up after {now - self._heard:.0f} s without {self._trouble}')
+            leave_process(EXIT_RETRY)
+        if self._signals.age() > STUCK_SECS:
+            self.log(f'{self.cluster.name} was stopped while waiting for {self._trouble}')
+            leave_process(EXIT_SIGTERM)
 
     def check(self) -> None:
         """Raises what should end the present session or this task: AbortedError if a ps was restarted
@@ -191,14 +291,26 @@ class Peers:
             raise UserError(f'{self.cluster.name} ends because worker {failed[0]} failed: see its log')
         if self._trouble and time.monotonic() - self._heard > self.lost_secs:
             raise ClusterLost(f'{self.cluster.name} gave up after {self.lost_secs:g} s without {self._trouble}')
-        if self._silent[0] > self.lost_secs and views[0].reports[0] == ps.RUNNING:
+        if self._silent[0] > self.lost_secs and views[0].reports[0] in (ps.RUNNING, ps.ENDING):
             raise ClusterLost(f'{self.cluster.name} gave up: the chief has been silent for {self._silent[0]:.0f} s')
         if self.current_lives() != self.lives:
-            raise tf.errors.AbortedError(None, None, 'a ps was restarted')
+            raise tf.errors.AbortedError(None, None, f'{self.restarted()} was restarted')
+
+    def end_job(self) -> None:
+        """For the chief: tells the other workers to end after the step in progress, while it goes on to save."""
+        self._report(ps.ENDING)
+
+    def job_ends(self) -> bool:
+        """Whether the chief has said that the job ends, as of the last look."""
+        return bool(self._views) and self._views[0].reports[0] in (ps.ENDING, ps.DONE)
 
     def busy_others(self) -> list[int]:
         """The other workers that are still at it, as of the last look."""
         return ps.still_busy(self._views[0].reports, self._silent, self._views[0].beats, self.cluster.index)
+
+    def noticing_signals(self) -> contextlib.AbstractContextManager:
+        """Within, in the main thread, a signal ends this task also when a ps stands still."""
+        return self._signals.noticed()
 
     def leave(self, report: int) -> None:
         """Stops beating and tells every ps how this worker ended; a ps that is gone is not told."""
@@ -217,6 +329,33 @@ class Peers:
                     board.report(self.cluster.index, report)
 
 
+class Signals:
+    """Notices SIGINT and SIGTERM while the main thread is in a call that does not return to Python."""
+
+    def __init__(self):
+        self._pipe, self._since = -1, None
+
+    @contextlib.contextmanager
+    def noticed(self) -> Iterator[None]:
+        """Within, in the main thread, `age` knows of signals that have a handler."""
+        self._pipe, write_end = os.pipe2(os.O_NONBLOCK)
+        before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            pipe, self._pipe = self._pipe, -1
+            os.close(write_end)
+            os.close(pipe)
+
+    def age(self) -> float:
+        """Seconds since the first of them was seen here; 0 if none came."""
+        with contextlib.suppress(OSError):  # Nothing there, or no longer (or not) listening.
+            if {signal.SIGINT, signal.SIGTERM} & set(os.read(self._pipe, 64)):
+                self._since = self._since or time.monotonic()
+        return time.monotonic() - self._since if self._since else 0.0
+
+
 @contextlib.contextmanager
 def taking_part(peers: Peers) -> Iterator[Peers]:
     """Within, this worker is one of the job; on leaving, every ps is told how it ended.
@@ -226,10 +365,11 @@ def taking_part(peers: Peers) -> Iterator[Peers]:
     """
     report = ps.RUNNING
     try:
-        yield peers
+        with peers.noticing_signals():
+            yield peers
         report = ps.RUNNING if peers.stop() else ps.DONE
-    except BaseException as error:
-        if isinstance(error, Exception) and exit_code(error) in (EXIT_FAILED, EXIT_FLAGS):
+    except Exception as error:
+        if not isinstance(error, Refused) and exit_code(error) in (EXIT_FAILED, EXIT_FLAGS):
             report = ps.FAILED
         raise
     finally:

@@ -6,8 +6,10 @@ reach it by a session on that ps's own server, so each call has a time limit wha
 tasks are in, and works before, between and after training sessions.
 """
 
+import contextlib
 import json
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -19,9 +21,11 @@ from dist.cluster import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM, Cluster, split_a
 
 v1 = tf.compat.v1
 
-RUNNING, DONE, FAILED = 0, 1, 2  # What a worker reports.
+RUNNING, DONE, FAILED, ENDING = 0, 1, 2, 3  # What a worker reports; ENDING only the chief, who still has to save.
+CPU = '/device:CPU:0'
 BEAT_SECS = 1.0      # A worker beats this often.
 SILENT_SECS = 8.0    # Who has not beaten for so long is taken for dead when the job ends.
+FAREWELL_SECS = 20.0  # So long after a signal a task serves on while its one client is at work.
 GRACE_SECS = 6.0     # So long after the job's end a ps waits for workers that are just (re)starting.
 
 
@@ -59,12 +63,15 @@ class Cell:
 class BoardView(NamedTuple):
     """What a board says.
 
-    card: {'ps': index, 'lists': host lists, 'life': a name of this run of the process}, by the ps.
+    card: {'task': name, 'lists': host lists, 'clients': how many workers beat here, 'life': a name of this
+        run of the process}, by the ps.
+    job: on ps 0, whose state the ps hold, as the chief wrote it; {} before.
     ready: on ps 0, the lives of all ps when the chief had their variables in order; [] if they are not.
     beats, reports: one int per worker.
     """
 
     card: dict
+    job: dict
     ready: list[str]
     beats: list[int]
     reports: list[int]
@@ -78,50 +85,57 @@ class Board:
     """The board of the ps at `address`; every call ends within a few seconds.
 
     Not for several threads at once. Raises Unreachable, naming the ps, when it does not answer.
+    timeout: seconds for each call; 0 = no limit, for the ps itself.
     """
 
     def __init__(self, name: str, address: str, num_workers: int, target: str = '', timeout: float = 5.0):
-        self.name, self.address = name, address
+        self.name, self.address, self.clients = name, address, num_workers
         self._target = target or f'grpc://{address}'
         self._timeout, self._session = timeout, None
         self._graph = tf.Graph()
-        with self._graph.as_default():
+        with self._graph.as_default(), tf.device(CPU):
             self._build(num_workers)
 
     def _build(self, num_workers: int) -> None:
-        card, job, ready = (Cell(f'board/{name}', tf.string) for name in ('card', 'job', 'ready'))
-        beats = [Cell(f'board/beat_{i}', tf.int64) for i in range(num_workers)]
-        reports = [Cell(f'board/report_{i}', tf.int64) for i in range(num_workers)]
+        card, job, graph, ready = (Cell(f'board/{name}', tf.string, device=CPU)
+                                   for name in ('card', 'job', 'graph', 'ready'))
+        beats = [Cell(f'board/beat_{i}', tf.int64, device=CPU) for i in range(num_workers)]
+        reports = [Cell(f'board/report_{i}', tf.int64, device=CPU) for i in range(num_workers)]
         self._text, self._number = v1.placeholder(tf.string, []), v1.placeholder(tf.int64, [])
-        self._setup = tf.group(card.write(self._text), job.write(''), ready.write('[]'),
+        self._setup = tf.group(card.write(self._text), job.write('{}'), graph.write('{}'), ready.write('[]'),
                                *(cell.write(0) for cell in beats + reports))
-        self._write_job, self._write_ready = job.write(self._text), ready.write(self._text)
+        self._write_job, self._write_graph = job.write(self._text), graph.write(self._text)
+        self._write_ready = ready.write(self._text)
         self._beats = [cell.add(1) for cell in beats]
         self._reports = [cell.write(self._number) for cell in reports]
-        self._read_job = job.read()
-        self._card, self._view = card.read(), (ready.read(), tf.stack([cell.read() for cell in beats]),
+        self._card, self._graph_text = card.read(), graph.read()
+        self._view = (job.read(), ready.read(), tf.stack([cell.read() for cell in beats]),
                       tf.stack([cell.read() for cell in reports]))
 
     def setup(self, lists: dict) -> None:
         """Called once, by the ps itself."""
-        index = int(self.name.split()[-1])
-        self._run(self._setup, {self._text: json.dumps({'ps': index, 'lists': lists, 'life': uuid.uuid4().hex})})
+        card = {'task': self.name, 'lists': lists, 'clients': self.clients, 'life': uuid.uuid4().hex}
+        self._run(self._setup, {self._text: json.dumps(card)})
 
     def view(self, check_card: Callable[[dict], None] = lambda card: None) -> BoardView:
-        """Reads everything but the job. check_card sees the card first: the board of another cluster
+        """Reads everything but the graph. check_card sees the card first: the board of another cluster
         may have other cells."""
         card = json.loads(self._run(self._card))
         check_card(card)
-        ready, beats, reports = self._run(self._view)
-        return BoardView(card, json.loads(ready), beats.tolist(), reports.tolist())
+        job, ready, beats, reports = self._run(self._view)
+        return BoardView(card, json.loads(job), json.loads(ready), beats.tolist(), reports.tolist())
 
-    def read_job(self) -> dict:
-        """Whose state ps 0 holds: what `write_job` was given, or {}."""
-        return json.loads(self._run(self._read_job) or '{}')
+    def read_graph(self) -> dict:
+        """The variables on the ps: what `write_graph` was given, or {}."""
+        return json.loads(self._run(self._graph_text))
 
     def write_job(self, job: dict) -> None:
-        """Says whose state ps 0 is going to hold."""
+        """Says whose state the ps are going to hold."""
         self._run(self._write_job, {self._text: json.dumps(job)})
+
+    def write_graph(self, graph: dict) -> None:
+        """Says which variables the ps are going to hold."""
+        self._run(self._write_graph, {self._text: json.dumps(graph)})
 
     def write_ready(self, lives: list[str]) -> None:
         """Says that the variables on the ps of these lives are in order; [] that they are not."""
@@ -139,15 +153,14 @@ class Board:
         """Ends the session; safe to call twice."""
         session, self._session = self._session, None
         if session is not None:
-            try:
-                session.close()
-            except tf.errors.OpError:
-                pass  # The other side is gone: nothing is left to close.
+            with contextlib.suppress(tf.errors.OpError):  # The other side is gone: nothing is left to close.
+                bounded(session.close, 0.5)
 
     def _run(self, fetches, feed: dict | None = None):
         try:
-            if self._session is None:
+            if self._timeout:  # Of a ps that was killed this says so at once; a call would wait for its time limit.
                 check_listening(self.address)
+            if self._session is None:
                 self._session = v1.Session(self._target, graph=self._graph, config=self._config())
             return self._session.run(fetches, feed)
         except (tf.errors.OpError, OSError) as error:
@@ -165,6 +178,25 @@ class Board:
                               operation_timeout_in_ms=int(self._timeout * 1000))
 
 
+def bounded(call: Callable[[], object], limit: float) -> bool:
+    """Runs call() in a thread of its own and returns whether it ended within `limit` seconds; its
+    exceptions are raised here. A call that hangs is left behind."""
+    errors = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(limit)
+    if errors:
+        raise errors[0]
+    return not thread.is_alive()
+
+
 def check_listening(address: str, timeout: float = 2.0) -> None:
     """Raises OSError if nothing accepts connections at host:port."""
     socket.create_connection(split_address(address, 'ps'), timeout).close()
@@ -175,17 +207,30 @@ def connect_boards(cluster: Cluster) -> list[Board]:
     return [Board(f'ps {index}', address, len(cluster.workers)) for index, address in enumerate(cluster.ps)]
 
 
+def connect_all_boards(cluster: Cluster) -> list[Board]:
+    """The boards of a cluster with one client, the chief: the ps and the other workers hold one each."""
+    tasks = [(f'ps {index}', address) for index, address in enumerate(cluster.ps)]
+    tasks += [(f'worker {index}', address) for index, address in enumerate(cluster.workers) if index]
+    return [Board(name, address, num_workers=1) for name, address in tasks]
+
+
 class Silence:
-    """How long each worker's beat has stood still, in seconds by this process's clock."""
+    """How long each worker's beat has stood still, in seconds by this process's clock.
+
+    heard: of each worker, whether its beat has moved while this looked: it is alive, not left over.
+    """
 
     def __init__(self, num_workers: int, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._seen = [(0, clock()) for _ in range(num_workers)]
+        self._seen: list[tuple[int | None, float]] = [(None, clock()) for _ in range(num_workers)]
+        self.heard = [False] * num_workers
 
     def update(self, beats: list[int]) -> list[float]:
         """Notes the beats and returns the silence of each worker; one never heard of is silent
         since the beginning."""
         now = self._clock()
+        self.heard = [heard or old is not None and beat > old
+                      for heard, beat, (old, _) in zip(self.heard, beats, self._seen, strict=True)]
         self._seen = [(beat, now) if beat != old else (old, since)
                       for beat, (old, since) in zip(beats, self._seen, strict=True)]
         return [now - since for _, since in self._seen]
@@ -194,26 +239,37 @@ class Silence:
 def still_busy(reports: list[int], silence: list[float], beats: list[int], skip: int = -1) -> list[int]:
     """The workers that may still do something: no report, and a beat heard lately."""
     return [worker for worker, (report, silent, beat) in enumerate(zip(reports, silence, beats, strict=True))
-            if worker != skip and report == RUNNING and beat > 0 and silent < SILENT_SECS]
+            if worker != skip and report in (RUNNING, ENDING) and beat > 0 and silent < SILENT_SECS]
 
 
 def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600.0,
-          stop: Callable[[], bool] = lambda: False, log: Callable[[str], None] = print) -> int:
+          stop: Callable[[], bool] = lambda: False, log: Callable[[str], None] = print,
+          one_client: bool = False) -> int:
     """Serves until the job is over and returns this ps task's exit code.
+
+    one_client: the chief alone builds a graph and beats; this task may then be a worker too.
 
     The job is over when the chief reports that it is done, or any worker that it failed; then this
     waits for the other workers' reports, but not for those that fall silent (a restarting one gets
     GRACE_SECS), and returns 0 or EXIT_FAILED. EXIT_RETRY when no worker has been heard of for `idle_secs`;
-    EXIT_SIGTERM when stop() says so.
+    EXIT_SIGTERM when stop() says so; with one_client not before the chief has left too, or FAREWELL_SECS have
+    passed: whoever ends a whole cluster signals all tasks at once, and the chief needs them to save.
     """
-    board = Board(cluster.name, cluster.address, len(cluster.workers), server.target, timeout=60.0)
+    clients = 1 if one_client else len(cluster.workers)
+    board = Board(cluster.name, cluster.address, clients, server.target, timeout=0.0)
     board.setup(cluster.lists)
-    silence = Silence(len(cluster.workers))
-    log(f'{cluster.name} is ready for {len(cluster.workers)} workers')
-    over_since = None
-    while not stop():
+    silence = Silence(clients)
+    log(f'{cluster.name} is ready for ' + ('the chief' if one_client else f'{clients} workers'))
+    over_since = asked_since = None
+    while True:
         view = board.view()
         silent = silence.update(view.beats)
+        if stop():
+            asked_since = asked_since or time.monotonic()
+            at_work = (one_client and view.reports[0] in (RUNNING, ENDING) and silence.heard[0]
+                       and silent[0] < 3 * BEAT_SECS)
+            if not at_work or time.monotonic() - asked_since > FAREWELL_SECS:
+                return EXIT_SIGTERM
         failed = FAILED in view.reports
         if failed or view.reports[0] == DONE:
             over_since = over_since or time.monotonic()
@@ -223,7 +279,7 @@ def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600
                 log(f'{cluster.name} ends: {why}')
                 return EXIT_FAILED if failed else 0
         elif min(silent) > idle_secs:
-            log(f'{cluster.name} ends: no worker has been heard of for {idle_secs:g} s')
+            nobody = 'the chief has not' if one_client else 'no worker has'
+            log(f'{cluster.name} ends: {nobody} been heard of for {idle_secs:g} s')
             return EXIT_RETRY
         time.sleep(0.3)
-    return EXIT_SIGTERM

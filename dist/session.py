@@ -5,7 +5,6 @@ them whenever one was lost. What they know of the other tasks comes from `Peers`
 """
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 
@@ -38,34 +37,15 @@ class ClusterSession(v1.Session):
             raise tf.errors.AbortedError(None, None, 'a ps was lost') from error
 
     def close(self):
-        _bounded(super().close, 5.0)
+        ps.bounded(super().close, 1.0)  # Recovery waits for this: longer only helps a ps that is gone.
 
 
-def _bounded(call: Callable[[], object], limit: float) -> bool:
-    """Runs call() in a thread of its own and returns whether it ended within `limit` seconds; its
-    exceptions are raised here. A call that hangs is left behind."""
-    errors = []
-
-    def run() -> None:
-        try:
-            call()
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(limit)
-    if errors:
-        raise errors[0]
-    return not thread.is_alive()
-
-
-class _Creator(v1.train.SessionCreator):
+class ClusterSessionCreator(v1.train.SessionCreator):
     """What chief and workers share: wait for the ps, make a session, bring the variables in order."""
 
-    def __init__(self, peers: Peers, target: str, config: v1.ConfigProto, job: dict,
+    def __init__(self, peers: Peers, target: str, config: v1.ConfigProto, graph: dict[str, str],
                  local_init_op: tf.Operation | None = None):
-        self._peers, self._target, self._config, self._job = peers, target, config, job
+        self._peers, self._target, self._config, self._graph = peers, target, config, graph
         self._warm_up = tf.no_op('warm_up')
         self._local_init_op = local_init_op if local_init_op is not None else v1.local_variables_initializer()
         self._made = 0
@@ -78,11 +58,10 @@ class _Creator(v1.train.SessionCreator):
         begun = time.monotonic()
         while True:
             peers.wait(peers.missing_ps, limit, begun)
-            peers.check_job(self._job)
             session = ClusterSession(self._target, self._config, peers)
             try:
                 # The first run opens the session on every ps, and would wait for ever if one goes now.
-                if _bounded(lambda session=session: session.run(self._warm_up), 20.0):
+                if ps.bounded(lambda session=session: session.run(self._warm_up), 20.0):
                     self._prepare(session, limit, begun)
                     session.run(self._local_init_op)
                     self._made += 1
@@ -97,16 +76,16 @@ class _Creator(v1.train.SessionCreator):
         raise NotImplementedError
 
 
-class ChiefSessionCreator(_Creator):
+class ChiefSessionCreator(ClusterSessionCreator):
     """Goes on from the variables on the ps if they are all alive; else restores or initialises all.
 
-    initialise(session) brings every variable in order, from the newest checkpoint or anew, and returns
-    a line for the log.
+    For after `peers.enter()`. graph: of describe_graph. initialise(session) brings every variable in order,
+    from the newest checkpoint or anew, and returns a line for the log.
     """
 
-    def __init__(self, peers: Peers, target: str, config: v1.ConfigProto, job: dict,
+    def __init__(self, peers: Peers, target: str, config: v1.ConfigProto, graph: dict[str, str],
                  initialise: Callable[[v1.Session], str], local_init_op: tf.Operation | None = None):
-        super().__init__(peers, target, config, job, local_init_op)
+        super().__init__(peers, target, config, graph, local_init_op)
         self._initialise = initialise
 
     def _prepare(self, session, limit, begun):
@@ -114,31 +93,40 @@ class ChiefSessionCreator(_Creator):
         if peers.missing_ps():
             raise tf.errors.UnavailableError(None, None, 'a ps was lost again')
         peers.lives = peers.current_lives()
-        peers.join()
         if peers.ready():
+            peers.check_graph(self._graph)
             if not self._made:
                 peers.log('the variables on the ps are alive: going on from them')
             return
-        peers.write_job(self._job)
         peers.set_ready(False)
+        peers.write_job()
+        peers.write_graph(self._graph)
         peers.log(self._initialise(session))
         peers.set_ready(True)
 
 
-class WorkerSessionCreator(_Creator):
-    """Waits until the chief has the variables in order; joins within a second of that."""
+class WorkerSessionCreator(ClusterSessionCreator):
+    """Waits until the chief has the variables in order; joins within a second of that.
+
+    A worker that begins also waits for a sign of life of the chief: variables that are in order may be
+    those that another job has left.
+    """
 
     def _prepare(self, session, limit, begun):
         peers = self._peers
 
         def missing() -> str:
             gone = peers.missing_ps()
-            if gone or peers.ready():
+            if gone:
                 return gone
-            return f'the chief at {peers.cluster.workers[0] or "?"} to initialise or restore the variables'
+            peers.check_job()
+            chief = f'the chief at {peers.cluster.workers[0] or "?"}'
+            if not peers.ready():
+                return f'{chief} to initialise or restore the variables'
+            return '' if self._made or peers.chief_heard() else f'a sign of life of {chief}'
 
         peers.wait(missing, limit, begun)
-        peers.check_job(self._job)
+        peers.check_graph(self._graph)
         peers.lives = peers.current_lives()
         peers.join()
 
@@ -170,8 +158,9 @@ def build_initialise(saver: v1.train.Saver, newest: Callable[[], str], init_op: 
 class PeersHook(v1.train.SessionRunHook):
     """Ends the session or the task when the cluster asks for it, and training at its last step.
 
-    At the end the chief waits for the other workers, so that the checkpoint of a hook after this one
-    holds their last updates; for `finish_secs` at most, and not for the dead.
+    At the end, which may come before the last step, the chief tells the other workers and waits for them, so
+    that the checkpoint of a hook after this one holds their last updates; for `finish_secs` at most, and not for the
+    dead. A chief that was stopped by a signal is expected back, and the others go on.
     """
 
     def __init__(self, peers: Peers, global_step: tf.Variable, last_step: int, finish_secs: float = 600.0):
@@ -189,6 +178,8 @@ class PeersHook(v1.train.SessionRunHook):
         peers = self._peers
         if not peers.cluster.is_chief:
             return
+        if not peers.stop():
+            peers.end_job()
 
         def unfinished() -> str:
             missing = peers.missing_ps()
@@ -199,3 +190,14 @@ class PeersHook(v1.train.SessionRunHook):
         # Without them the checkpoint is still worth having.
         with contextlib.suppress(ClusterLost, Stopped):
             peers.wait(unfinished, self._finish_secs)
+
+
+class EndWithChiefHook(v1.train.SessionRunHook):
+    """Ends this worker's training when the chief says that the job ends; for after the hook of SyncReplicas."""
+
+    def __init__(self, peers: Peers):
+        self._peers = peers
+
+    def after_run(self, run_context, run_values):
+        if self._peers.job_ends():
+            run_context.request_stop()

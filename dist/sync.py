@@ -160,11 +160,12 @@ class _Doorbell:
 
 
 class _SyncHook(v1.train.SessionRunHook):
-    """On every worker: waits after its push until the ticket has moved. On the chief also: the
-    thread that makes the updates."""
+    """On every worker: waits after its push until the ticket has moved, and sums up how long. On the chief
+    also: the thread that makes the updates."""
 
     def __init__(self, sync: SyncReplicas):
         self._sync, self._ticket_v, self._coord = sync, None, None
+        self.waited = 0.0  # Seconds, in all sessions.
 
     def after_create_session(self, session, coord):
         self._ticket_v, self._coord = None, coord
@@ -189,7 +190,14 @@ class _SyncHook(v1.train.SessionRunHook):
 
         Leaves no ticket in hand when it was stopped; a push without one does not count.
         """
-        sync, session, begun = self._sync, run_context.session, time.monotonic()
+        begun = time.monotonic()
+        try:
+            self._wait_since(begun, run_context, pushed)
+        finally:
+            self.waited += time.monotonic() - begun
+
+    def _wait_since(self, begun: float, run_context, pushed: bool) -> None:
+        sync, session = self._sync, run_context.session
         self._ticket_v, told = None, begun
         while not (sync.stop() or self._coord.should_stop()):
             if pushed:  # The ticket can hardly have moved yet: one look less per step.

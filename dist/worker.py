@@ -9,14 +9,16 @@ are those of inception_mg.training. What is added here is who initialises, who w
 import contextlib
 import dataclasses
 import os
+import time
+import zlib
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
 from dist import ps
 from dist.cluster import EXIT_RETRY, EXIT_SIGTERM, Cluster, session_config, start_server
-from dist.peers import ClusterLost, Peers, describe_job, exit_code, taking_part
-from dist.session import ChiefSessionCreator, PeersHook, WorkerSessionCreator, build_initialise
+from dist.peers import ClusterLost, Job, Peers, describe_graph, exit_code, taking_part
+from dist.session import ChiefSessionCreator, EndWithChiefHook, PeersHook, WorkerSessionCreator, build_initialise
 from dist.sync import SyncReplicas
 from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError
@@ -29,6 +31,7 @@ from inception_mg.training.train_step import TrainStep
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]
+LINK = 1.25e9  # Bytes per second each way of the network that the start line reckons with: 10 Gbit/s.
 
 
 def run_ps(cluster: Cluster, config: ClusterConfig, say: Say = print) -> int:
@@ -47,8 +50,9 @@ def run_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer
                devices: DeviceConfig, run: RunConfig, config: ClusterConfig, say: Say = print) -> int:
     """Trains as one worker until run.max_steps and returns 0, or EXIT_SIGTERM after a signal.
 
-    Worker 0, the chief, initialises, or resumes from run.train_dir, and alone writes there. Raises
-    UserError for whatever the user can mend, with EXIT_RETRY when the rest of the cluster was lost.
+    Worker 0, the chief, initialises, or resumes from run.train_dir, and alone writes there; the others may
+    leave it out. Raises UserError for whatever the user can mend, with EXIT_RETRY when the rest of the
+    cluster was lost.
     """
     aggregated = aggregated_replicas(cluster, config)
     source = train.open_training_data(data)
@@ -58,8 +62,8 @@ def run_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer
     stopper = Stopper('saving after this step' if cluster.is_chief else 'ending after this step')
     with stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, machine.session_config, say)
-        peers = Peers(cluster, config.start_timeout, config.lost_timeout, lambda: bool(stopper.signal_name), say)
-        peers.missing_ps()  # A ps that was started with other lists says so at once.
+        job = describe_job(cluster, source, data, model, optimizer, run, manner_of(cluster, config, aggregated))
+        peers = Peers(cluster, job, config.start_timeout, config.lost_timeout, lambda: bool(stopper.signal_name), say)
         task = _Worker(cluster, peers, machine, source, data, model, optimizer, run, config, aggregated, say)
         with tf.Graph().as_default(), taking_part(peers):
             task.work(server.target, stopper)
@@ -86,9 +90,30 @@ def aggregated_replicas(cluster: Cluster, config: ClusterConfig) -> int:
     return (workers if count == -1 else count) if config.sync else 1
 
 
+def manner_of(cluster: Cluster, config: ClusterConfig, aggregated: int) -> str:
+    """How the workers' gradients come together, in words."""
+    if not config.sync:
+        return 'asynchronous'
+    return f'synchronous, {aggregated} of {len(cluster.workers)} gradients per update'
+
+
+def describe_job(cluster: Cluster, source: train.TrainingData, data: DataConfig, model: ModelConfig,
+                 optimizer: OptimizerConfig, run: RunConfig, manner: str) -> Job:
+    """What must be equal on every worker, or it is refused: all that the graph, the schedule and the parts of
+    the data follow from. How a worker deals its batch to its own devices is its own affair."""
+    names = zlib.crc32('/'.join(source.info.classes).encode())
+    settings = {'--sync': manner, '--image_size': data.image_size, '--batch_size': data.batch_size,
+                '--max_steps': run.max_steps, **{
+                    f'--{name}': value for part in (model, optimizer) for name, value in vars(part).items()},
+                'the training set in --data_dir': f'{source.num_examples} images of {len(source.info.classes)} '
+                                                  f'classes (names {names:08x})'}
+    return Job({name: str(value) for name, value in settings.items()},
+               os.path.abspath(run.train_dir) if cluster.is_chief else '')
+
+
 def cluster_machine(cluster: Cluster, machine: Machine) -> Machine:
     """This machine's towers as those of a worker: the variables are on the ps."""
-    placement = between_graph(len(cluster.ps), cluster.index, [tower.device for tower in machine.placement.towers])
+    placement = between_graph(len(cluster.ps), cluster.index, machine.placement.towers)
     return Machine(placement, session_config(cluster, machine.session_config), machine.notes)
 
 
@@ -125,6 +150,65 @@ class CountsHook(v1.train.SessionRunHook):
         self._say(f'gradients of each worker: used {used_v.tolist()}, dropped as too late {dropped_v.tolist()}')
 
 
+class PaceHook(v1.train.SessionRunHook):
+    """At the end says how fast this worker went, which bytes it moved, and how long it waited for others.
+
+    bytes_each_way: weights that a step pulls, as many as it pushes. The first step also prepares the
+    graph: it does not count.
+    """
+
+    def __init__(self, name: str, bytes_each_way: int, sync: SyncReplicas | None, say: Say):
+        self._name, self._bytes, self._sync, self._say = name, bytes_each_way, sync, say
+        self._runs, self._begun, self._waited = -1, 0.0, 0.0
+
+    def after_run(self, run_context, run_values):
+        self._runs += 1
+        if self._runs == 0:
+            self._begun = time.monotonic()
+            self._waited = self._sync.hook.waited if self._sync else 0.0
+
+    def end(self, session):
+        if self._runs < 1:
+            return
+        passed = time.monotonic() - self._begun
+        waited = ''
+        if self._sync:
+            waited = f', {(self._sync.hook.waited - self._waited) / passed:.0%} of it waiting for updates'
+        self._say(f'{self._name} made {self._runs} steps in {passed:.1f} s{waited}: '
+                  f'{self._bytes * self._runs / passed / 1e6:.1f} MB/s each way')
+
+
+def weight_bytes(step: TrainStep) -> int:
+    """Bytes of all trained weights: what each worker pulls, and pushes as gradients, in a step."""
+    return sum(variable.shape.num_elements() * variable.dtype.size for _, variable in step.gradients)
+
+
+def with_counts(step: TrainStep, sync: SyncReplicas | None) -> TrainStep:
+    """The step with each worker's late gradients among its scalars, if training is synchronous."""
+    if sync is None:
+        return step
+    late = {f'dropped_gradients/worker_{k}': count for k, count in enumerate(tf.unstack(sync.dropped))}
+    return step._replace(parts={**step.parts, **late})
+
+
+def wire_lines(step: TrainStep, ps_devices: tuple[str, ...], batch_size: int) -> list[str]:
+    """What a step moves, what each ps holds, and how many steps its network carries at most: beyond that
+    more workers are not faster."""
+    loads, moved = dict.fromkeys(ps_devices, 0), dict.fromkeys(ps_devices, 0)
+    for variable in v1.global_variables():
+        loads[variable.device] += variable.shape.num_elements() * variable.dtype.size
+    for _, variable in step.gradients:
+        moved[variable.device] += variable.shape.num_elements() * variable.dtype.size
+    total, fullest = sum(moved.values()), max(moved.values())
+    most = LINK / fullest
+    return [
+        'ps         ' + ', '.join(f'ps {k} holds {load / 1e6:.1f} MB' for k, load in enumerate(loads.values())),
+        f'wire       a step of each worker pulls {total / 1e6:.1f} MB of weights and pushes as much of gradients; with '
+        '10 Gbit/s',
+        f'           at each ps all workers together make at most {most:.0f} steps/s, {most * batch_size:.0f} '
+        'images/s: more workers help until then']
+
+
 @dataclasses.dataclass(frozen=True)
 class _Worker:
     """What one worker knows. aggregated: gradients per update."""
@@ -143,16 +227,21 @@ class _Worker:
 
     def work(self, target: str, stopper: Stopper) -> None:
         """Builds this worker's graph and runs the loop, with sessions of the server at `target`."""
+        alive = self.peers.enter()
         step, sync = self.build()
         start = train.Start.find(self.run) if self.cluster.is_chief else None
-        for line in self.start_lines(step, start):
+        for line in self.start_lines(step, start, alive):
             self.say(line)
         creator, own_hooks = self.chief(target, step, sync, start) if start else (self.follower(target, step), [])
         # In this order: a wait for the next update comes before whoever reads the global step.
         loop_hooks = [PeersHook(self.peers, step.global_step, self.run.max_steps), *([sync.hook] if sync else []),
+                      *([] if start else [EndWithChiefHook(self.peers)]),
                       JoinHook(self.cluster.name, step.global_step, self.say),
+                      PaceHook(self.cluster.name, weight_bytes(step), sync, self.say),
                       *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
-        train.run_steps(creator, loop_hooks, step.train_op, self.source.paths, start.checkpoint if start else '')
+        beside = train.files_beside(self.run, self.source, self.data, self.model, stopper) if start else None
+        with beside or contextlib.nullcontext():
+            train.run_steps(creator, loop_hooks, step.train_op, self.source.paths, start.checkpoint if start else '')
 
     def build(self) -> tuple[TrainStep, SyncReplicas | None]:
         """The step over this worker's towers and, if training is synchronous, what wraps its optimizer."""
@@ -162,7 +251,8 @@ class _Worker:
             patience = max(self.config.start_timeout, self.config.lost_timeout)
             wrapped.append(SyncReplicas(
                 optimizer, self.aggregated, len(self.cluster.workers), self.cluster.index, self.run.max_steps,
-                check=self.peers.check, stop=self.peers.stop, log=self.say, give_up_secs=patience))
+                check=self.peers.check, stop=lambda: self.peers.stop() or self.peers.job_ends(), log=self.say,
+                give_up_secs=patience))
             return wrapped[0]
 
         step = train.build_inception_step(
@@ -178,37 +268,33 @@ class _Worker:
 
     def follower(self, target: str, step: TrainStep) -> WorkerSessionCreator:
         """The sessions of a worker that waits for the chief."""
-        return WorkerSessionCreator(self.peers, target, self.machine.session_config, self.describe(),
-                                    self.local_init(step))
+        return WorkerSessionCreator(self.peers, target, self.machine.session_config,
+                                    describe_graph(v1.global_variables()), self.local_init(step))
 
     def chief(self, target: str, step: TrainStep, sync: SyncReplicas | None, start: train.Start
               ) -> tuple[ChiefSessionCreator, list[v1.train.SessionRunHook]]:
         """The chief's sessions and hooks. What saves, restores and summarises runs on its own CPU, so the
         files are written on its own disk."""
-        start.check()
-        job, local_init = self.describe(), self.local_init(step)
+        start.check(self.model.freeze_below)
+        graph, local_init = describe_graph(v1.global_variables()), self.local_init(step)
         with tf.device(self.machine.placement.towers[0].host):
             saver, init_fn = train.build_saver(self.run), start.build_init_fn()
-            hooks = train.chief_hooks(step, self.run, saver, self.images_per_update, self.source.num_examples,
-                                      self.say)
+            hooks = train.chief_hooks(with_counts(step, sync), self.run, saver, self.images_per_update,
+                                      self.source.num_examples, self.say)
         if sync:
             hooks.append(CountsHook(sync, self.run.log_every_steps, self.say))
         initialise = build_initialise(
             saver, lambda: newest_checkpoint(self.run.train_dir) or '', v1.global_variables_initializer(),
             sync.reset_op if sync else None, init_fn and (lambda session: init_fn(None, session)))
-        return ChiefSessionCreator(self.peers, target, self.machine.session_config, job, initialise,
+        return ChiefSessionCreator(self.peers, target, self.machine.session_config, graph, initialise,
                                    local_init), hooks
-
-    def describe(self) -> dict:
-        """What the ps are told about the job: the same on every worker, or it is refused."""
-        return describe_job(f'{os.path.abspath(self.run.train_dir)} ({self.manner})', v1.global_variables())
 
     def local_init(self, step: TrainStep) -> tf.Operation:
         """What every new session of this worker begins with."""
         return tf.group(v1.local_variables_initializer(), step.start_input)
 
-    def start_lines(self, step: TrainStep, start: train.Start | None) -> list[str]:
-        """The whole screen on the chief; on the others what is their own."""
+    def start_lines(self, step: TrainStep, start: train.Start | None, alive: bool = False) -> list[str]:
+        """The whole screen on the chief; on the others what is their own. alive: the variables on the ps are."""
         workers = len(self.cluster.workers)
         lines = [f'cluster    {self.cluster.name} of {len(self.cluster.ps)} ps and {workers} '
                  f'worker{"s" * (workers > 1)}, {self.manner}; reads part {self.cluster.index + 1} of {workers} '
@@ -216,12 +302,12 @@ class _Worker:
         screen = train.start_lines(self.machine.placement, self.source, self.data, self.model, self.optimizer,
                                    step.gradients, self.images_per_update)
         lines += screen if start else [line for line in screen if line.startswith('batch')]
-        lines += [*start.lines(self.run), bfloat16_hint(self.model.compute_dtype)] if start else []
+        if start:
+            lines += [*wire_lines(step, self.machine.placement.variables, self.data.batch_size),
+                      *start.lines(self.run, alive), bfloat16_hint(self.model.compute_dtype)]
         return [line for line in [*lines, *self.machine.notes] if line]
 
     @property
     def manner(self) -> str:
         """How the workers' gradients come together."""
-        if not self.config.sync:
-            return 'asynchronous'
-        return f'synchronous, {self.aggregated} of {len(self.cluster.workers)} gradients per update'
+        return manner_of(self.cluster, self.config, self.aggregated)

@@ -1,16 +1,28 @@
 """Checks of settings that need only their values, so that a wrong flag is refused before TensorFlow is imported."""
 
+import os
+
 from inception_mg.config import (
     COMPUTE_DTYPES,
+    EXPORT_FORMATS,
+    FREEZE_POINTS,
     MINIMUM_IMAGE_SIZE,
     ON_BAD_IMAGE,
+    SOURCES,
+    WAYS,
     BuildConfig,
+    ClassifyConfig,
     ClusterConfig,
+    ConvertConfig,
     DataConfig,
+    DeviceConfig,
     EvalConfig,
+    ExportConfig,
+    InGraphConfig,
     LaunchConfig,
     ModelConfig,
     OptimizerConfig,
+    ReportConfig,
     RunConfig,
 )
 from inception_mg.errors import FlagError
@@ -45,15 +57,16 @@ def check_model(model: ModelConfig) -> None:
     _one_of('compute_dtype', model.compute_dtype, COMPUTE_DTYPES)
     if not 0 < model.width <= 8:
         raise FlagError(f'--width={model.width:g} must be above 0 and at most 8')
+    _one_of('freeze_below', model.freeze_below, ('', *FREEZE_POINTS))
     for name in ('batch_norm_decay', 'label_smoothing'):
         _share(name, getattr(model, name), zero=True)
     if not 0 < model.dropout_keep_prob <= 1:
         raise FlagError(f'--dropout_keep_prob={model.dropout_keep_prob:g} must be in (0, 1]')
 
 
-def check_run(run: RunConfig, optimizer: OptimizerConfig) -> None:
-    """Raises FlagError for a missing directory, a step count or a rate out of its range."""
-    if not run.train_dir:
+def check_run(run: RunConfig, optimizer: OptimizerConfig, writes: bool = True) -> None:
+    """Raises FlagError for a missing directory (if this task writes), a step count or a rate out of its range."""
+    if writes and not run.train_dir:
         raise FlagError('--train_dir is empty: name the folder for checkpoints and summaries')
     for name in ('max_steps', 'log_every_steps'):
         _at_least(name, getattr(run, name), 1)
@@ -73,25 +86,74 @@ def check_cluster(cluster: ClusterConfig) -> None:
         raise FlagError(f'--num_replicas_to_aggregate={count} must be at least 1, or -1 for all workers')
     if count != -1 and not cluster.sync:
         raise FlagError(f'--num_replicas_to_aggregate={count} needs --sync')
+    numbers = cluster.gpus.split(',') if cluster.gpus else []
+    if not all(number.strip().isdecimal() for number in numbers) or len(set(numbers)) != len(numbers):
+        raise FlagError(f'--gpus={cluster.gpus} is no list of different numbers such as 0,1')
     for name in ('start_timeout', 'lost_timeout'):
         _at_least(name, getattr(cluster, name), 1)
 
 
+def check_in_graph(options: InGraphConfig, devices: DeviceConfig, num_ps: int, num_workers: int) -> None:
+    """Raises FlagError for a split or a cluster that is none."""
+    if options.split_over_hosts and not devices.split_model:
+        raise FlagError('--split_over_hosts needs --split_model=branches or --split_model=stages')
+    if num_workers < 2 and (options.split_over_hosts or not num_ps):
+        raise FlagError(f'--worker_hosts lists {num_workers} worker'
+                        + (': --split_over_hosts needs at least 2' if options.split_over_hosts else
+                           ' and --ps_hosts none: on one machine use train.py'))
+
+
 def check_launch(launch: LaunchConfig) -> None:
     """Raises FlagError for a number of tasks or restarts out of its range."""
-    for name, minimum in (('num_ps', 1), ('num_workers', 1), ('max_restarts', 0)):
+    for name, minimum in (('num_ps', 0 if launch.in_graph else 1), ('num_workers', 1), ('max_restarts', 0)):
         _at_least(name, getattr(launch, name), minimum)
 
 
-def check_eval(data: DataConfig, config: EvalConfig) -> None:
-    """Raises FlagError for a missing folder or a number out of range."""
-    for name, value in (('data_dir', data.data_dir), ('checkpoint_dir', config.checkpoint_dir)):
-        if not value:
-            raise FlagError(f'--{name} is empty')
-    if config.num_examples < 0:
-        raise FlagError(f'--num_examples={config.num_examples} must be at least 0')
+def check_report(report: ReportConfig) -> None:
+    """Raises FlagError for a missing way or a number out of its range."""
+    if bool(report.way) == report.all:
+        raise FlagError(f'give either --all or --way, one of {", ".join(WAYS)}')
+    for name, minimum in (('devices', 0), ('num_ps', 0), ('num_workers', 1), ('images_per_tower', 1),
+                          ('num_classes', 1)):
+        _at_least(name, getattr(report, name), minimum)
+    if report.devices == 1 and report.way == 'split_model':
+        raise FlagError('--devices=1: a split model needs at least 2')
+    if not report.network_gbits > 0:
+        raise FlagError(f'--network_gbits={report.network_gbits:g} must be above 0')
+
+
+def check_eval(config: EvalConfig) -> None:
+    """Raises FlagError for a missing folder, a number out of range, or flags that exclude each other."""
+    if not config.checkpoint_dir:
+        raise FlagError('--checkpoint_dir is empty: name the folder with the checkpoints')
+    for name in ('num_examples', 'stop_after_no_gain'):
+        _at_least(name, getattr(config, name), 0)
     if not config.eval_interval_secs > 0:
         raise FlagError(f'--eval_interval_secs={config.eval_interval_secs:g} must be above 0')
+    if config.run_once and config.stop_after_no_gain:
+        raise FlagError('--stop_after_no_gain needs an evaluator that goes on: leave out --run_once')
+
+
+def check_convert(config: ConvertConfig) -> None:
+    """Raises FlagError for a missing path or an unknown source."""
+    for name in ('input', 'output_directory'):
+        if not getattr(config, name):
+            raise FlagError(f'--{name} is empty')
+    _one_of('source', config.source, SOURCES)
+
+
+def check_export(config: ExportConfig) -> None:
+    """Raises FlagError for a missing folder or an unknown format."""
+    for name in ('checkpoint_dir', 'export_dir'):
+        if not getattr(config, name):
+            raise FlagError(f'--{name} is empty')
+    _one_of('format', config.format, EXPORT_FORMATS)
+
+
+def check_classify(config: ClassifyConfig) -> None:
+    """Raises FlagError for a number below 1."""
+    for name in ('top_k', 'batch_size', 'num_threads'):
+        _at_least(name, getattr(config, name), 1)
 
 
 def _at_least(name: str, value, minimum) -> None:

@@ -10,6 +10,13 @@ MINIMUM_IMAGE_SIZE = 75  # Below this the last grid of Inception v3 has no pixel
 COMPUTE_DTYPES = ('float32', 'bfloat16', 'float16')
 ON_BAD_IMAGE = ('skip', 'fail')
 SPLITS = ('', 'branches', 'stages')
+WAYS = ('one_device', 'multi_gpu', 'split_model', 'in_graph', 'between_graph')
+FREEZE_POINTS = (  # Blocks of Inception v3 after its stem, in order.
+    'mixed_35x35x256a', 'mixed_35x35x288a', 'mixed_35x35x288b', 'mixed_17x17x768a', 'mixed_17x17x768b',
+    'mixed_17x17x768c', 'mixed_17x17x768d', 'mixed_17x17x768e', 'mixed_17x17x1280a', 'mixed_8x8x2048a',
+    'mixed_8x8x2048b', 'logits')
+SOURCES = ('auto', '2016', 'slim', 'keras')
+EXPORT_FORMATS = ('saved_model', 'tflite', 'frozen_graph')
 
 
 def option(default, help_text: str, choices: tuple = ()):
@@ -74,6 +81,9 @@ class ModelConfig:
     weight_decay: float = option(0.00004, 'Factor of the L2 loss of every weight.')
     label_smoothing: float = option(0.1, 'Share of the target spread evenly over all classes.')
     aux_loss_weight: float = option(0.4, 'Weight of the auxiliary head in the loss.')
+    freeze_below: str = option(
+        '', 'Train this block, those after it and the two heads; all before it, batch-norm statistics too, stays as '
+        'it is.', ('', *FREEZE_POINTS))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +133,8 @@ class RunConfig:
     fine_tune: bool = option(
         False, 'Take all but the two heads from --pretrained_model_checkpoint_path.')
     pretrained_model_checkpoint_path: str = option(
-        '', 'Checkpoint (or its folder) whose weights a new training starts from.')
+        '', 'Weights that a new training starts from: a checkpoint (or its folder) of this program, of the 2016 '
+        'program or of TF-slim, or a file of Keras\'s InceptionV3.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +146,10 @@ class ClusterConfig:
     task_id: int = option(0, 'This task\'s number within its job, from 0.')
     ps_hosts: str = option('', 'Comma-separated host:port of the parameter servers; equal on all tasks.')
     worker_hosts: str = option('', 'Comma-separated host:port of the workers; equal on all tasks.')
+    slurm_ps: int = option(
+        0, 'Under srun, instead of the flags above: the first so many tasks are ps, the others workers.')
+    gpus: str = option('', 'Numbers of the GPUs of this machine that this worker may use, such as 0,1. '
+                       'Default: all that CUDA_VISIBLE_DEVICES shows.')
     sync: bool = option(
         False, 'Synchronous: each update averages a gradient of every worker. Otherwise each worker updates '
         'as soon as it is ready.')
@@ -147,17 +162,44 @@ class ClusterConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class InGraphConfig:
+    """What in-graph training adds to ClusterConfig: its one graph can split a tower over machines."""
+
+    split_over_hosts: bool = option(
+        False, 'Under --split_model, each tower has one device of every worker: its branches or stages are on '
+        'different machines.')
+
+
+@dataclasses.dataclass(frozen=True)
 class LaunchConfig:
     """What scripts/launch_local.py needs: a cluster on this machine."""
 
     num_ps: int = option(1, 'Parameter servers.')
     num_workers: int = option(2, 'Workers, with the chief.')
+    in_graph: bool = option(False, 'In-graph: worker 0 is the one client, the others serve; --num_ps may be 0.')
     log_directory: str = option('', 'Folder for one log file per task. Default: logs in --train_dir.')
     max_restarts: int = option(3, 'Start a task that was killed, or lost the others, again this many times.')
     kill: str = option('', 'Fault drill: worker:1@step=50 kills that task at that step. Several with commas.')
     private_network: bool = option(
         False, 'Run in a network namespace of its own, where nobody else can reach the tasks\' ports '
         '(where the system allows that without root).')
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig:
+    """What scripts/report.py shows: which ways of running, on how many machines and devices."""
+
+    way: str = option('', 'The way of running to report.', ('', *WAYS))
+    all: bool = option(False, 'Report all five ways.')
+    devices: int = option(
+        0, 'Devices for towers on each machine. 0 = 2 for several towers and a split model, else 1.')
+    split: str = option('branches', 'How split_model divides the network.', SPLITS[1:])
+    num_ps: int = option(0, 'Parameter servers. 0 = 1 for in_graph, 2 for between_graph.')
+    num_workers: int = option(2, 'Workers of in_graph and between_graph.')
+    images_per_tower: int = option(2, 'Images per step of each tower.')
+    num_classes: int = option(1000, 'Classes, without the background.')
+    network_gbits: float = option(10.0, 'Speed of the network for which to predict, in Gbit/s.')
+    output_directory: str = option('', 'Folder for report.html, report.json and a picture of each way.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,3 +214,43 @@ class EvalConfig:
     eval_interval_secs: float = option(300.0, 'Seconds between two looks for a new checkpoint.')
     use_averages: bool = option(
         True, 'Use the moving averages of the weights; without it, the raw weights.')
+    report_dir: str = option(
+        '', 'Write per-class scores and the confusion matrix there, as tables and PNG.')
+    keep_best: bool = option(
+        True, 'Without --run_once: keep a copy of the checkpoint with the best precision@1 in EVAL_DIR/best.')
+    stop_after_no_gain: int = option(
+        0, 'Without --run_once: after this many evaluated checkpoints without a better precision@1 ask the '
+        'training to save and end. 0 = never.')
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertConfig:
+    """What scripts/convert_checkpoint.py needs: somebody's trained weights in, a checkpoint of ours out."""
+
+    input: str = option('', 'A checkpoint of TF-slim or of the 2016 program (or its folder), or a .h5, .weights.h5 or '
+                        '.keras file of Keras\'s InceptionV3.')
+    output_directory: str = option('', 'Where the checkpoint is written; there must be none yet.')
+    source: str = option('auto', 'Who wrote --input; auto looks into it.', SOURCES)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportConfig:
+    """What scripts/export.py needs: a checkpoint in, a model for serving out."""
+
+    checkpoint_dir: str = option('', 'Folder with the checkpoints (the newest is taken), or one checkpoint.')
+    export_dir: str = option('', 'The folder to write; it must not be there yet, or be empty.')
+    format: str = option(
+        'saved_model', 'A SavedModel for encoded and for float images; a TFLite file, or a GraphDef with the '
+        'weights as constants.', EXPORT_FORMATS)
+    use_averages: bool = option(
+        True, 'Export the moving averages of the weights; without it, the raw weights.')
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyConfig:
+    """How scripts/classify.py shows what an exported model sees in images."""
+
+    top_k: int = option(5, 'Classes to print of each image, the most probable first.')
+    json: bool = option(False, 'Print one JSON object per image.')
+    batch_size: int = option(32, 'Images that are classified at the same time.')
+    num_threads: int = option(1, 'Processes that read and convert images.')

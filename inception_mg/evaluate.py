@@ -3,72 +3,150 @@
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
+from inception_mg import eval_report, model_card
 from inception_mg.config import DataConfig, EvalConfig, ModelConfig
 from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
 from inception_mg.data.input_pipeline import evaluation_dataset, explain_input_error
 from inception_mg.data.progress import progress
-from inception_mg.errors import UserError
+from inception_mg.errors import FlagError, UserError
 from inception_mg.model import checkpoints, metrics
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]
+RESULTS_FILE = 'results.jsonl'
+
+
+class Setup(NamedTuple):
+    """What is evaluated on which images. images: how many of them count."""
+
+    data: DataConfig
+    model: ModelConfig
+    config: EvalConfig
+    info: DatasetInfo
+    paths: list[str]
+    images: int
+
+    @property
+    def k(self) -> int:
+        """The number of guesses of recall@k."""
+        return metrics.recall_k(len(self.info.classes))
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of every output, beginning with the background."""
+        return [self.info.class_name(label) for label in range(self.info.num_outputs)]
 
 
 class EvalGraph(NamedTuple):
-    """hits: of one batch. start_input: goes back to the first image. variables: all of the model's,
-    with the batch-norm statistics."""
+    """hits: of one batch. labels, guesses: int32 [n] of its images. start_input: goes back to the first
+    image. variables: all of the model's, with the batch-norm statistics."""
 
     hits: metrics.Hits
+    labels: tf.Tensor
+    guesses: tf.Tensor
     start_input: tf.Operation
     variables: list[tf.Variable]
 
 
-def evaluate(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say = print) -> metrics.Scores:
-    """Evaluates the newest checkpoint: once, or whenever there is a newer one, for ever.
+class Outcome(NamedTuple):
+    """Of one checkpoint. confusion: int64 [outputs, outputs], images by their class (row) and guess (column)."""
+
+    step: int
+    scores: metrics.Scores
+    confusion: np.ndarray
+
+
+def evaluate(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say = print,
+             chosen: Collection[str] = model_card.SETTINGS) -> metrics.Scores:
+    """Evaluates the newest checkpoint once.
 
     Results go to the screen, to summaries and results.jsonl in eval_dir, and as a line of JSON to
-    `say`. Raises UserError for what the user can mend: no checkpoint, no averages, other classes.
+    `say`. chosen: the settings that the user gave; the others are taken from the checkpoint's model.json. Raises
+    UserError for what the user can mend: no checkpoint, no averages, other classes.
     """
+    checkpoint = checkpoints.find_checkpoint(config.checkpoint_dir, 'checkpoint_dir')
+    setup = set_up(data, model, config, chosen)
+    with Results(setup, say) as results, Evaluation(setup) as evaluation:
+        started = time.monotonic()
+        outcome = evaluation.score(checkpoint)
+        results.publish(checkpoint, outcome, time.monotonic() - started)
+    return outcome.scores
+
+
+def set_up(data: DataConfig, model: ModelConfig, config: EvalConfig,
+           chosen: Collection[str] = model_card.SETTINGS) -> Setup:
+    """Brings the settings together with the model's card and the data set's description.
+
+    Raises UserError where they do not fit, or something is missing.
+    """
+    folder = model_card.folder_of(config.checkpoint_dir)
+    card = model_card.read_card(folder)
+    data, model = model_card.settle(card, folder, data, model, chosen)
+    if not data.data_dir:
+        raise FlagError('--data_dir is empty: name the folder with the shards and dataset.json')
     info, paths = read_dataset_info(data.data_dir), shard_paths(data.data_dir, config.subset)
+    model_card.check_classes(card, folder, info.classes, data.data_dir)
     images = info.num_images(config.subset)
-    images = min(images, config.num_examples) if config.num_examples else images
-    k = metrics.recall_k(len(info.classes))
-    eval_dir = config.eval_dir or os.path.join(config.checkpoint_dir, 'eval')
-    os.makedirs(eval_dir, exist_ok=True)
-    _say_start(say, data, config, info, images, k, eval_dir)
-    with tf.Graph().as_default():
-        graph = build_eval_graph(paths, data, model, info.num_outputs, config.num_examples, k)
-        savers = _Savers(graph.variables, config.use_averages, data.data_dir, len(info.classes))
-        writer = v1.summary.FileWriter(eval_dir)
-        seen = ''
-        with v1.Session(config=v1.ConfigProto(allow_soft_placement=True)) as session:
-            while True:
-                checkpoint = _next_checkpoint(config, seen, say)
-                if checkpoint:
-                    started = time.monotonic()
-                    try:
-                        scores = _evaluate_once(session, graph, savers, checkpoint, images, data.batch_size, k, paths)
-                    except UserError:
-                        # Training may have replaced it meanwhile: then there is a newer one.
-                        if config.run_once or v1.train.checkpoint_exists(checkpoint):
-                            raise
-                        continue
-                    result = _result(checkpoint, scores, config, time.monotonic() - started)
-                    _publish(result, scores, eval_dir, writer, say)
-                    seen = checkpoint
-                if config.run_once:
-                    return scores
-                time.sleep(config.eval_interval_secs)
+    return Setup(data, model, config, info, paths, min(images, config.num_examples) if config.num_examples else images)
 
 
-def build_eval_graph(paths: list[str], data: DataConfig, model: ModelConfig, num_outputs: int,
+class Evaluation:
+    """The network with fixed statistics over the images of a data set, in a session of its own.
+
+    Scores one checkpoint after another; a context manager.
+    """
+
+    def __init__(self, setup: Setup):
+        self._setup, data = setup, setup.data
+        with tf.Graph().as_default() as graph:
+            self._graph = build_eval_graph(setup.paths, data, setup.model, setup.info.num_outputs,
+                                           setup.config.num_examples, setup.k)
+            self._weights = Weights(
+                self._graph.variables, setup.config.use_averages,
+                f'the data set in {data.data_dir} has {len(setup.info.classes)} classes; give the --data_dir, --width '
+                'and --image_size that the model was trained with')
+        self._session = v1.Session(graph=graph, config=v1.ConfigProto(allow_soft_placement=True))
+
+    def __enter__(self) -> 'Evaluation':
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._session.close()
+
+    def score(self, checkpoint: str) -> Outcome:
+        """Evaluates a checkpoint, named by its path prefix, on every image.
+
+        Raises UserError if the checkpoint does not fit, or the images are not those of dataset.json.
+        """
+        setup, graph, run = self._setup, self._graph, self._session.run
+        self._weights.restore(self._session, checkpoint)
+        step_v = checkpoints.step_of(checkpoint)
+        run(graph.start_input)
+        totals, confusion = [0, 0, 0], np.zeros([setup.info.num_outputs] * 2, np.int64)
+        batches = -(-setup.images // setup.data.batch_size)
+        try:
+            for _ in progress(range(batches), batches, 'evaluate', 'batch'):
+                hits_v, labels_v, guesses_v = run([graph.hits, graph.labels, graph.guesses])
+                totals = [total + int(hit) for total, hit in zip(totals, hits_v, strict=True)]
+                np.add.at(confusion, (labels_v, guesses_v), 1)
+            run(graph.hits)
+            raise UserError(f'{setup.data.data_dir}: more images than dataset.json says: write it anew with '
+                            'scripts/build_image_data.py --describe')
+        except tf.errors.OutOfRangeError:
+            return Outcome(step_v, metrics.Scores(*totals, setup.k), confusion)
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            raise explain_input_error(error, setup.paths) or error from error
+
+
+def build_eval_graph(paths: Sequence[str], data: DataConfig, model: ModelConfig, num_outputs: int,
                      num_examples: int, k: int) -> EvalGraph:
     """Builds the network with fixed statistics over the images of `paths`; runs nothing."""
     with tf.device('/device:CPU:0'):
@@ -80,80 +158,74 @@ def build_eval_graph(paths: list[str], data: DataConfig, model: ModelConfig, num
     layers = Layers(is_training=False, compute_dtype=tf.as_dtype(model.compute_dtype), width=model.width)
     with v1.variable_scope(v1.get_variable_scope(), use_resource=True):
         logits = inception_v3(images, num_outputs, layers).logits
-    return EvalGraph(metrics.build_hits(logits, labels, k), iterator.initializer, v1.global_variables())
+    return EvalGraph(metrics.build_hits(logits, labels, k), labels, metrics.build_guesses(logits, labels),
+                     iterator.initializer, v1.global_variables())
 
 
-class _Savers:
-    """Restores a checkpoint's averages, or raw weights, by name, after checking that they fit."""
+class Weights:
+    """Restores a checkpoint's averages, or raw weights, by name, after checking that they fit.
 
-    def __init__(self, variables: list[tf.Variable], use_averages: bool, data_dir: str, classes: int):
-        self._variables, self._use_averages = variables, use_averages
-        self._remedy = (f'the data set in {data_dir} has {classes} classes; give the --data_dir, --width and '
-                        '--image_size that the model was trained with')
+    variables: all of one graph's model. remedy: the end of the message where they do not fit.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], use_averages: bool, remedy: str):
+        self._variables, self._use_averages, self._remedy = variables, use_averages, remedy
         self._saver: v1.train.Saver | None = None
 
     def restore(self, session: v1.Session, checkpoint: str) -> None:
         """Raises UserError where a variable is missing or has another shape."""
         names = checkpoints.names_to_restore(checkpoint, self._variables, self._use_averages)
         checkpoints.check_shapes(checkpoint, names, self._remedy)
-        self._saver = self._saver or v1.train.Saver(names)
         try:
-            self._saver.restore(session, checkpoint)
+            with session.graph.as_default():
+                self._saver = self._saver or v1.train.Saver(names)
+                self._saver.restore(session, checkpoint)
         except tf.errors.OpError as error:
             raise UserError(f'cannot restore {checkpoint}: {str(error).splitlines()[0]}') from error
 
 
-def _evaluate_once(session: v1.Session, graph: EvalGraph, savers: _Savers, checkpoint: str, images: int,
-                   batch_size: int, k: int, paths: list[str]) -> metrics.Scores:
-    savers.restore(session, checkpoint)
-    session.run(graph.start_input)
-    totals = [0, 0, 0]
-    try:
-        for _ in progress(range(-(-images // batch_size)), -(-images // batch_size), 'evaluate', 'batch'):
-            totals = [total + int(hits_v) for total, hits_v in zip(totals, session.run(graph.hits), strict=True)]
-        session.run(graph.hits)
-        raise UserError(f'{os.path.dirname(paths[0])}: more images than dataset.json says: write it anew with '
-                        'scripts/build_image_data.py --describe')
-    except tf.errors.OutOfRangeError:
-        return metrics.Scores(*totals, k)
-    except (tf.errors.OpError, UnicodeDecodeError) as error:
-        raise explain_input_error(error, paths) or error from error
+class Results:
+    """Where results go: the screen, eval_dir with summaries and results.jsonl, and the report; a context manager."""
 
+    def __init__(self, setup: Setup, say: Say):
+        config, images, classes = setup.config, setup.images, len(setup.info.classes)
+        self._setup, self._say = setup, say
+        self.eval_dir = config.eval_dir or os.path.join(model_card.folder_of(config.checkpoint_dir), 'eval')
+        try:
+            os.makedirs(self.eval_dir, exist_ok=True)
+        except OSError as error:
+            raise UserError(f'--eval_dir={self.eval_dir}: {error.strerror}') from None
+        say(f'data       {setup.data.data_dir}: {images} {config.subset} images of {classes} classes')
+        say(f'model      width {setup.model.width:g}, {setup.data.image_size} x {setup.data.image_size}')
+        say(f'weights    {"moving averages" if config.use_averages else "raw weights"} from {config.checkpoint_dir}')
+        say(f'eval_dir   {self.eval_dir}')
+        if setup.k < metrics.RECALL_AT:
+            say(f'recall@{setup.k} instead of recall@{metrics.RECALL_AT}: {metrics.RECALL_AT} guesses among '
+                f'{classes} classes could hardly miss')
+        with tf.Graph().as_default():  # This FileWriter refuses to be made outside of one.
+            self._writer = v1.summary.FileWriter(self.eval_dir)
 
-def _next_checkpoint(config: EvalConfig, seen: str, say: Say) -> str | None:
-    """The newest checkpoint, or None if it was seen; UserError without any when it should be there."""
-    if config.run_once:
-        return checkpoints.find_checkpoint(config.checkpoint_dir, 'checkpoint_dir')
-    newest = checkpoints.newest_checkpoint(config.checkpoint_dir)
-    if newest is None:
-        say(f'no checkpoint in {config.checkpoint_dir} yet; looking again every {config.eval_interval_secs:g} s')
-    return newest if newest != seen else None
+    def __enter__(self) -> 'Results':
+        return self
 
+    def __exit__(self, *error) -> None:
+        self._writer.close()
 
-def _result(checkpoint: str, scores: metrics.Scores, config: EvalConfig, seconds: float) -> dict:
-    return {'checkpoint': checkpoint, 'step': checkpoints.step_of(checkpoint), 'subset': config.subset,
-            'images': scores.images, 'precision@1': round(scores.precision_at_1, 6),
-            f'recall@{scores.k}': round(scores.recall_at_k, 6), 'averages': config.use_averages,
-            'seconds': round(seconds, 1)}
-
-
-def _publish(result: dict, scores: metrics.Scores, eval_dir: str, writer: v1.summary.FileWriter, say: Say) -> None:
-    say(f'step {result["step"]}: precision@1 = {scores.precision_at_1:.4f} ({scores.first} of {scores.images}), '
-        f'recall@{scores.k} = {scores.recall_at_k:.4f}, {result["seconds"]:.1f} s')
-    line = json.dumps(result)
-    say(line)
-    with open(os.path.join(eval_dir, 'results.jsonl'), 'a', encoding='utf-8') as file:
-        file.write(line + '\n')
-    values = [v1.Summary.Value(tag=tag, simple_value=result[tag]) for tag in ('precision@1', f'recall@{scores.k}')]
-    writer.add_summary(v1.Summary(value=values), result['step'])
-    writer.flush()
-
-
-def _say_start(say: Say, data: DataConfig, config: EvalConfig, info: DatasetInfo, images: int, k: int,
-               eval_dir: str) -> None:
-    say(f'data       {data.data_dir}: {images} {config.subset} images of {len(info.classes)} classes')
-    say(f'weights    {"moving averages" if config.use_averages else "raw weights"} from {config.checkpoint_dir}')
-    say(f'eval_dir   {eval_dir}')
-    if k < metrics.RECALL_AT:
-        say(f'recall@{k} instead of recall@{metrics.RECALL_AT}: {metrics.RECALL_AT} guesses among '
-            f'{len(info.classes)} classes could hardly miss')
+    def publish(self, checkpoint: str, outcome: Outcome, seconds: float) -> dict:
+        """Says and writes the outcome of one checkpoint; returns what results.jsonl has of it."""
+        scores, config, recall = outcome.scores, self._setup.config, f'recall@{outcome.scores.k}'
+        result = {'checkpoint': checkpoint, 'step': outcome.step, 'subset': config.subset,
+                  'images': scores.images, 'precision@1': round(scores.precision_at_1, 6),
+                  recall: round(scores.recall_at_k, 6), 'averages': config.use_averages, 'seconds': round(seconds, 1)}
+        if config.report_dir:
+            eval_report.write_report(config.report_dir, outcome.confusion, self._setup.labels, result, self._say)
+        self._say(f'step {result["step"]}: precision@1 = {scores.precision_at_1:.4f} ({scores.first} of '
+                  f'{scores.images}), {recall} = {scores.recall_at_k:.4f}, {seconds:.1f} s')
+        line = json.dumps(result)
+        self._say(line)
+        with open(os.path.join(self.eval_dir, RESULTS_FILE), 'a', encoding='utf-8') as file:
+            file.write(line + '\n')
+        values = [v1.Summary.Value(tag=tag, simple_value=result[tag]) for tag in ('precision@1', recall)]
+        self._writer.add_summary(v1.Summary(value=values), result['step'])
+        self._writer.flush()
+        return result

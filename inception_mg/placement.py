@@ -77,31 +77,49 @@ def split_model(groups: Sequence[Sequence[str]], by: str, host: str = CPU) -> Pl
     return Placement((host,), tuple(Tower(group[0], host, **{by: tuple(group)}) for group in groups))
 
 
-def in_graph(num_ps: int, worker_devices: Sequence[Sequence[str]], split: str = '') -> Placement:
+def in_graph(num_ps: int, worker_devices: Sequence[Sequence[str]], split: str = '', split_devices: int = 0,
+             over_hosts: bool = False) -> Placement:
     """Way 4: a cluster with one client, whose one graph has towers on every worker.
 
-    worker_devices: for each worker task the devices of its towers, as '/device:GPU:0'; under `split`
-    ('branches' or 'stages') they are the devices of its one tower.
+    worker_devices: for each worker task its devices, as '/device:GPU:0': a tower on each, or, under
+    `split` ('branches' or 'stages'), on every `split_devices` of them (0 = all). over_hosts: a split tower has one
+    device of every worker instead. num_ps: 0 puts the variables on the client's machine, worker 0.
 
         [client] - one graph -> [ps 0..: variables] <-> [worker 0: towers] [worker 1: towers] ...
+
+        over_hosts:             [ps 0..: variables] <-> [worker 0: first layers] -> [worker 1: last layers]
     """
-    towers = []
-    for task, devices in enumerate(worker_devices):
-        worker = f'/job:worker/task:{task}'
-        names = tuple(worker + device for device in devices)
-        if split:
-            towers.append(Tower(names[0], worker + CPU, **{split: names}))
-        else:
-            towers.extend(Tower(name, worker + CPU) for name in names)
-    return Placement(_ps_devices(num_ps), tuple(towers))
+    workers = [tuple(f'/job:worker/task:{task}{device}' for device in devices)
+               for task, devices in enumerate(worker_devices)]
+    if over_hosts:
+        groups = list(zip(*workers, strict=True))
+    else:
+        groups = [group for names in workers
+                  for group in _groups(names, (split_devices or len(names)) if split else 1)]
+    towers = tuple(Tower(group[0], host_of(group[0]), **({split: group} if split else {})) for group in groups)
+    return Placement(_ps_devices(num_ps) or (f'/job:worker/task:0{CPU}',), towers)
 
 
-def between_graph(num_ps: int, task: int, devices: Sequence[str]) -> Placement:
+def host_of(device: str) -> str:
+    """The CPU of the machine that `device` is on."""
+    return device[:device.index('/device:')] + CPU
+
+
+def between_graph(num_ps: int, task: int, towers: Sequence[Tower]) -> Placement:
     """Way 5: a cluster where each worker builds this graph for itself, over shared variables.
+
+    towers: those of the worker's machine, split or not, by that machine's own device names.
 
         [ps 0..: variables] <-> [worker task: its towers]      (and every other worker likewise)
     """
-    return in_graph(num_ps, [()] * task + [devices])
+    worker = f'/job:worker/task:{task}'
+
+    def names(devices: Sequence[str]) -> tuple[str, ...]:
+        return tuple(device and worker + device for device in devices)
+
+    return Placement(_ps_devices(num_ps), tuple(
+        Tower(worker + tower.device, worker + tower.host, names(tower.branches), names(tower.stages))
+        for tower in towers))
 
 
 def describe(placement: Placement) -> list[str]:
@@ -115,6 +133,10 @@ def describe(placement: Placement) -> list[str]:
                 line = f'tower {number}: {name} over {", ".join(devices)}'
         lines.append(f'{line}, input and averaging on {tower.host}')
     return lines
+
+
+def _groups(names: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
+    return [names[start:start + size] for start in range(0, len(names), size)]
 
 
 def _ps_devices(num_ps: int) -> tuple[str, ...]:

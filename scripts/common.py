@@ -11,6 +11,7 @@ import os
 import pathlib
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -26,14 +27,14 @@ _DEFINE = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.D
            str: flags.DEFINE_string}
 
 
-def define_flags(*configs: type, skip: Sequence[str] = (), **defaults) -> None:
+def define_flags(*configs: type, skip: Sequence[str] = (), only: Sequence[str] = (), **defaults) -> None:
     """Makes one flag per field of the given dataclasses.
 
-    `skip` leaves fields out; a keyword argument replaces a field's default in this program.
+    `skip` leaves fields out, `only` all others; a keyword argument replaces a field's default in this program.
     """
     for config in configs:
         for field in dataclasses.fields(config):
-            if field.name in skip:
+            if field.name in skip or only and field.name not in only:
                 continue
             default = defaults.get(field.name, field.default)
             text = field.metadata['help']
@@ -49,28 +50,49 @@ def from_flags(config: type, **values):
     return config(**{name: flags.FLAGS[name].value for name in names} | values)
 
 
-def run(main: Callable[[], int | None], argv: Sequence[str] | None = None) -> None:
+def given_flags() -> frozenset[str]:
+    """Returns the names of the flags that are on the command line."""
+    return frozenset(name for name in flags.FLAGS if flags.FLAGS[name].present)
+
+
+def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, arguments: str = '') -> None:
     """Parses the command line, calls main() and exits with its code.
 
-    A UserError ends as one line on stderr and its own exit code; an unknown or malformed flag as one
-    line and 2.
+    arguments: what the program takes besides flags, such as 'IMAGE...'; then main(list of them) is called, and
+    flags may also come after them. A UserError ends as one line on stderr and its own exit code; an unknown or
+    malformed flag as one line and 2.
     """
     sys.stdout.reconfigure(line_buffering=True)  # Status lines reach a log file when they are said.
     app.define_help_flags()
+    flags.FLAGS.set_gnu_getopt(bool(arguments))
     try:
         rest = flags.FLAGS(list(argv if argv is not None else sys.argv))[1:]
     except flags.Error as error:
         _exit(' '.join(str(error).split()) + ' (--help lists the flags)', 2)
-    if rest:
+    if rest and not arguments:
         _exit(f'cannot use the argument {rest[0]!r}: flags look like --name=value', 2)
     try:
-        code = main() or 0
+        code = main(*[rest] if arguments else []) or 0
     except UserError as error:
         _exit(str(error), error.exit_code)
     except KeyboardInterrupt:
         _exit('interrupted', 130)
     sys.stdout.flush()
     sys.exit(code)
+
+
+def run_task(main: Callable[[], int | None]) -> None:
+    """As `run`, for a task of a cluster: ends the process at once, because a TensorFlow server cannot be stopped, and
+    the interpreter's own way out may wait for tasks that are gone."""
+    from dist.cluster import leave_process
+    code = 1
+    try:
+        run(main)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except Exception:
+        traceback.print_exc()
+    leave_process(code)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,10 @@
 
     python scripts/evaluate.py --data_dir=DIR --checkpoint_dir=TRAIN_DIR --run_once
 
-Without --run_once it goes on for ever and evaluates each newer checkpoint. The last line on stdout is
-the result as JSON. Exit codes: 0, 2 for wrong flags, 1 otherwise.
+Without --run_once it runs beside a training, on the same machine or on another that sees TRAIN_DIR: it evaluates
+the newest checkpoint and each one that follows, keeps the best, can end the training (--stop_after_no_gain), and ends
+when training is over. The last line on stdout is the result as JSON. The model's width and image size are those in
+TRAIN_DIR/model.json. Exit codes: 0, 2 for wrong flags, 1 otherwise.
 """
 
 import common  # First: it quiets TensorFlow's start.
@@ -15,10 +17,11 @@ def main() -> int:
     evaluation = common.from_flags(config.EvalConfig)
     checks.check_data(data)
     checks.check_model(model)
-    checks.check_eval(data, evaluation)
+    checks.check_eval(evaluation)
     with common.quiet_import():
         from inception_mg.evaluate import evaluate
-    evaluate(data, model, evaluation)
+        from inception_mg.evaluator import watch
+    (evaluate if evaluation.run_once else watch)(data, model, evaluation, chosen=common.given_flags())
     return 0
 
 

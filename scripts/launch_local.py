@@ -2,9 +2,10 @@
 
     python scripts/launch_local.py --num_ps=2 --num_workers=3 -- --data_dir=DIR --train_dir=DIR --sync
 
-What follows `--` goes to scripts/train_distributed.py. Each task's lines are kept in a file of --log_directory
-too. --kill=worker:1@step=50 shows what happens when a task dies. Exit codes: 0 when the job has reached
---max_steps, 130 or 143 after SIGINT or SIGTERM, otherwise that of the task that ended the job.
+What follows `--` goes to scripts/train_distributed.py, or with --in_graph to scripts/train_in_graph.py. Each task's
+lines are kept in a file of --log_directory too. --kill=worker:1@step=50 shows what happens when a task dies. Workers
+share the GPUs of CUDA_VISIBLE_DEVICES, or all. Exit codes: 0 when the job has reached --max_steps, 130 or 143 after
+SIGINT or SIGTERM, otherwise that of the task that ended the job.
 """
 
 import os
@@ -21,7 +22,7 @@ from dist import local
 from inception_mg import checks, config
 from inception_mg.errors import FlagError, UserError
 
-TRAIN = pathlib.Path(__file__).resolve().parent / 'train_distributed.py'
+SCRIPTS = pathlib.Path(__file__).resolve().parent
 INSIDE = 'INCEPTION_MG_PRIVATE_NETWORK'  # Set by this program for itself, in the new namespace.
 
 
@@ -35,10 +36,15 @@ def main(training_flags: Sequence[str]) -> int:
     elif launch.private_network:
         raise_loopback()
     tasks = local.task_flags(launch.num_ps, launch.num_workers, local.free_ports(launch.num_ps + launch.num_workers))
-    commands = {name: [sys.executable, str(TRAIN), *own, *training_flags] for name, own in tasks.items()}
+    program = SCRIPTS / ('train_in_graph.py' if launch.in_graph else 'train_distributed.py')
+    commands = {name: [sys.executable, str(program), *own, *training_flags] for name, own in tasks.items()}
     environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
-    cluster = local.LocalCluster(commands, log_dir, launch.max_restarts, drills, environ=environ)
+    gpus = local.share_gpus(local.visible_gpus(environ), launch.num_workers)
+    own = {f'worker {k}': {'CUDA_VISIBLE_DEVICES': names} for k, names in enumerate(gpus)}
+    cluster = local.LocalCluster(commands, log_dir, launch.max_restarts, drills, environ=environ, own_environ=own)
     print(f'{len(commands)} tasks; their logs are in {log_dir}')
+    if gpus:
+        print(', '.join(f'worker {k}: GPU {names}' for k, names in enumerate(gpus)))
     return cluster.run()
 
 

@@ -10,7 +10,6 @@ task again), 143 after a signal, 1 otherwise.
 """
 
 import os
-import traceback
 
 from absl import flags
 
@@ -25,17 +24,21 @@ def main() -> int:
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     optimizer, run = common.from_flags(config.OptimizerConfig), common.from_flags(config.RunConfig)
     checks.check_cluster(settings)
-    cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
-                               os.environ)
+    if settings.slurm_ps:
+        cluster = clusters.from_slurm(os.environ, settings.slurm_ps)
+    else:
+        cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
+                                   os.environ)
     if cluster is None:
         raise FlagError('no cluster: give --ps_hosts, --worker_hosts, --job_name and --task_id, or set TF_CONFIG')
     if cluster.job == 'ps':
         return serve(cluster, settings)
     checks.check_data(data)
     checks.check_model(model)
-    checks.check_run(run, optimizer)
+    checks.check_run(run, optimizer, writes=cluster.is_chief or cluster.job == 'evaluator')
     if cluster.job == 'evaluator':
         return evaluate(data, model, run)
+    clusters.choose_gpus(settings.gpus, os.environ)
     with common.quiet_import():
         from dist.worker import run_worker
     return run_worker(cluster, data, model, optimizer, common.from_flags(config.DeviceConfig), run, settings)
@@ -52,31 +55,19 @@ def serve(cluster: clusters.Cluster, settings: config.ClusterConfig) -> int:
 def evaluate(data: config.DataConfig, model: config.ModelConfig, run: config.RunConfig) -> int:
     """The evaluator: outside of the cluster, it evaluates each new checkpoint in train_dir."""
     evaluation = common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
-    checks.check_eval(data, evaluation)
+    checks.check_eval(evaluation)
     with common.quiet_import():
         from inception_mg.evaluate import evaluate
-    evaluate(data, model, evaluation)
+        from inception_mg.evaluator import watch
+    (evaluate if evaluation.run_once else watch)(data, model, evaluation, chosen=common.given_flags())
     return 0
-
-
-def leave() -> None:
-    """Runs main() and ends the process at once: a TensorFlow server cannot be stopped, and the
-    interpreter's own way out may wait for tasks that are gone."""
-    code = 1
-    try:
-        common.run(main)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
-    except Exception:
-        traceback.print_exc()
-    clusters.leave_process(code)
 
 
 if __name__ == '__main__':
     common.define_flags(config.ClusterConfig, config.DataConfig, config.ModelConfig, config.RunConfig)
     common.define_flags(config.OptimizerConfig, initial_learning_rate=0.045, num_epochs_per_decay=2.0,
                         learning_rate_decay_factor=0.94)  # Those of inception_distributed_train.py.
-    common.define_flags(config.DeviceConfig, skip=('split_model', 'split_devices'))
+    common.define_flags(config.DeviceConfig)
     common.define_flags(config.EvalConfig, skip=('checkpoint_dir', 'num_examples', 'subset'))
     flags.DEFINE_alias('task_index', 'task_id')
-    leave()
+    common.run_task(main)

@@ -142,6 +142,11 @@ class ToyCluster:
                 raise AssertionError(f'{task} did not end within {limit} s') from None
         return [self._processes[task].returncode for task in tasks or self.tasks]
 
+    def resident_bytes(self, task: str) -> int:
+        """Memory of a living task that is its own: not that of the libraries it shares with other tasks."""
+        status = pathlib.Path(f'/proc/{self._processes[task].pid}/status').read_text()
+        return 1024 * int(re.search(r'RssAnon:\s+(\d+)', status)[1])
+
     def check_clean(self, *tasks: str) -> None:
         """Asserts that no log holds a traceback, an ERROR or a cancelled call."""
         for task in tasks or self.tasks:

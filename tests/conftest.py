@@ -56,6 +56,25 @@ def two_classes(tmp_path_factory) -> str:
     return make_records(tmp_path_factory.mktemp('two_classes'), {n: COLOURS[n] for n in ('blue', 'red')})
 
 
+@pytest.fixture(scope='session')
+def small_model(three_classes, tmp_path_factory) -> str:
+    """A train_dir as after a training on three_classes: model.json and model.ckpt-6. Nobody writes in it."""
+    from trained_model import write_model
+    folder = str(tmp_path_factory.mktemp('small_model'))
+    write_model(three_classes, folder)
+    return folder
+
+
+@pytest.fixture(scope='session')
+def small_export(small_model, tmp_path_factory) -> str:
+    """The SavedModel of small_model. Nobody writes in it."""
+    from inception_mg.config import DataConfig, ExportConfig, ModelConfig
+    from inception_mg.export import export
+    folder = str(tmp_path_factory.mktemp('small_export') / 'model')
+    return export(DataConfig(), ModelConfig(), ExportConfig(checkpoint_dir=small_model, export_dir=folder),
+                  lambda line: None, chosen=())
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     """Prints the table of deaths that cluster tests recorded, if any ran."""
     import cluster_harness

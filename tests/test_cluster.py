@@ -170,6 +170,40 @@ def test_bypass_proxy():
     assert environ['no_grpc_proxy'] == 'y,10.0.0.1,::1,c'
 
 
+@pytest.mark.parametrize('shown, numbers, seen', [
+    (None, '', None), (None, '1', '1'), (None, '0, 2', '0,2'), ('4,5,6', '1,2', '5,6'), ('4', '', '4')])
+def test_choose_gpus(shown, numbers, seen):
+    environ = {} if shown is None else {'CUDA_VISIBLE_DEVICES': shown}
+    clusters.choose_gpus(numbers, environ)
+    assert environ.get('CUDA_VISIBLE_DEVICES') == seen
+    with pytest.raises(FlagError, match='--gpus=1, but CUDA_VISIBLE_DEVICES=4 shows 1'):
+        clusters.choose_gpus('1', {'CUDA_VISIBLE_DEVICES': '4'})
+
+
+def test_a_ps_sees_no_gpu():
+    environ = {'CUDA_VISIBLE_DEVICES': '0,1'}
+    clusters.hide_gpus(environ)
+    assert environ['CUDA_VISIBLE_DEVICES'] == '-1'
+
+
+def test_the_server_has_the_options_and_warns_of_its_open_port():
+    """TensorFlow makes the devices with the server's options, not with a session's."""
+    import tensorflow as tf
+
+    from dist.local import free_ports
+    cluster, lines = clusters.Cluster((f'0.0.0.0:{free_ports(1)[0]}',), ('127.0.0.1:9',), 'ps', 0), []
+    base = tf.compat.v1.ConfigProto(device_count={'CPU': 3})
+    base.gpu_options.per_process_gpu_memory_fraction = 0.2
+    server = clusters.start_server(cluster, clusters.session_config(cluster, base), lines.append)
+    options = server.server_def.default_session_config
+    assert options.gpu_options.per_process_gpu_memory_fraction == 0.2 and options.device_count['GPU'] == 0
+    # Filtered: a session without would wait for the worker, which is not there.
+    with tf.compat.v1.Session(server.target, tf.Graph(), clusters.session_config(cluster)) as session:
+        devices = [device.name for device in session.list_devices()]
+    assert len([name for name in devices if 'CPU' in name]) == 3 and not [name for name in devices if 'GPU' in name]
+    assert len(lines) == 2 and 'listens on every network interface, without authentication' in lines[1]
+
+
 def test_session_config():
     import tensorflow as tf
     base = tf.compat.v1.ConfigProto(allow_soft_placement=True, device_filters=['/job:x'])

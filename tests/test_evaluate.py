@@ -7,25 +7,20 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from trained_model import MODEL, write_checkpoint
 
 from inception_mg import evaluate as evaluation
-from inception_mg.config import DataConfig, DeviceConfig, EvalConfig, ModelConfig, OptimizerConfig, RunConfig
-from inception_mg.errors import UserError
+from inception_mg.config import DataConfig, EvalConfig, ModelConfig
+from inception_mg.errors import FlagError, UserError
 from inception_mg.model.checkpoints import AVERAGE
-from inception_mg.training.train import train_here
 
 v1 = tf.compat.v1
-MODEL = ModelConfig(width=0.05, batch_norm_decay=0.5)
 
 
 @pytest.fixture(scope='module')
-def trained(three_classes, tmp_path_factory) -> str:
+def trained(small_model, tmp_path_factory) -> str:
     """A train_dir with one checkpoint at step 6 whose averages differ from its raw weights."""
-    train_dir = str(tmp_path_factory.mktemp('trained'))
-    train_here(DataConfig(data_dir=three_classes, batch_size=8, image_size=75), MODEL,
-               OptimizerConfig(initial_learning_rate=0.05, moving_average_decay=0.9), DeviceConfig(),
-               RunConfig(train_dir=train_dir, max_steps=6), lambda line: None)
-    return train_dir
+    return str(shutil.copytree(small_model, tmp_path_factory.mktemp('trained') / 'train'))
 
 
 def evaluate(data_dir: str, train_dir: str, batch_size: int = 4, model: ModelConfig = MODEL, **config):
@@ -38,7 +33,7 @@ def evaluate(data_dir: str, train_dir: str, batch_size: int = 4, model: ModelCon
 
 def test_every_image_once_whatever_the_batch(trained, three_classes, tmp_path):
     results = []
-    for batch_size in (1, 4, 9, 20):
+    for batch_size in (1, 4, 20):
         scores, lines = evaluate(three_classes, trained, batch_size, eval_dir=str(tmp_path))
         assert scores.images == 9 and scores.first <= scores.within_k <= 9
         results.append(scores)
@@ -65,12 +60,7 @@ def rewrite(source: str, target: str, change) -> None:
     """Saves a copy of a checkpoint's values after `change(values)`, as model.ckpt-7 in `target`."""
     reader = tf.train.load_checkpoint(source)
     values = change({name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()})
-    with tf.Graph().as_default():
-        variables = {name: v1.get_variable(name.replace('/', '.'), initializer=value, use_resource=True)
-                     for name, value in values.items()}
-        with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            v1.train.Saver(variables).save(session, f'{target}/model.ckpt', 7, write_meta_graph=False)
+    write_checkpoint(target, {name: value for name, value in values.items() if name != 'global_step'}, step=7)
 
 
 def test_it_uses_the_averages_of_weights_and_statistics(trained, three_classes, tmp_path):
@@ -78,13 +68,17 @@ def test_it_uses_the_averages_of_weights_and_statistics(trained, three_classes, 
     def spoil(raw: bool):
         return lambda values: {name: np.full_like(value, np.nan) if value.dtype == np.float32
                                and name.endswith(AVERAGE) != raw else value for name, value in values.items()}
-    rewrite(f'{trained}/model.ckpt-6', str(tmp_path), spoil(raw=True))
-    good, _ = evaluate(three_classes, trained)
-    assert evaluate(three_classes, str(tmp_path))[0] == good
-    assert evaluate(three_classes, str(tmp_path), use_averages=False)[0].first == 0
-    (tmp_path / 'other').mkdir()
-    rewrite(f'{trained}/model.ckpt-6', str(tmp_path / 'other'), spoil(raw=False))
-    assert evaluate(three_classes, str(tmp_path / 'other'))[0].first == 0
+    original = f'{trained}/model.ckpt-6'
+    for folder, raw in (('raw', True), ('averages', False)):
+        (tmp_path / folder).mkdir()
+        rewrite(original, str(tmp_path / folder), spoil(raw))
+    setup = evaluation.set_up(DataConfig(), ModelConfig(), EvalConfig(checkpoint_dir=trained), chosen=())
+    with evaluation.Evaluation(setup) as averages:
+        good = averages.score(original)
+        again = averages.score(f'{tmp_path}/raw/model.ckpt-7')
+        assert good.scores == again.scores and (good.confusion == again.confusion).all() and again.step == 7
+        assert averages.score(f'{tmp_path}/averages/model.ckpt-7').scores.first == 0
+    assert evaluate(three_classes, str(tmp_path / 'raw'), use_averages=False)[0].first == 0
 
 
 def test_without_averages_it_says_so_and_raw_weights_work(trained, three_classes, tmp_path):
@@ -96,13 +90,32 @@ def test_without_averages_it_says_so_and_raw_weights_work(trained, three_classes
 
 
 def test_other_classes_are_named(trained, two_classes):
-    with pytest.raises(UserError, match=r'logits.*shape \[\d+, 4\].*\[\d+, 3\].*has 2 classes'):
+    with pytest.raises(UserError, match=f'{two_classes} has 2 classes, the model in {trained} has 3'):
         evaluate(two_classes, trained)
 
 
 def test_another_width_is_named(trained, three_classes):
-    with pytest.raises(UserError, match=r'shape \[.*--width'):
+    with pytest.raises(FlagError, match=r'--width=0.5, but the model in .* has 0.05'):
         evaluate(three_classes, trained, model=ModelConfig(width=0.5))
+
+
+def test_without_a_card_the_checkpoint_itself_tells(trained, three_classes, two_classes, tmp_path):
+    shutil.copytree(trained, tmp_path / 'copy', ignore=shutil.ignore_patterns('model.json', 'eval'))
+    with pytest.raises(UserError, match=r'logits.*shape \[\d+, 4\].*\[\d+, 3\].*has 2 classes'):
+        evaluate(two_classes, str(tmp_path / 'copy'))
+    with pytest.raises(UserError, match=r'shape \[.*--width'):
+        evaluate(three_classes, str(tmp_path / 'copy'), model=ModelConfig(width=0.5))
+
+
+def test_settings_come_from_the_card_and_the_report_adds_up(trained, tmp_path):
+    """Neither --width, --image_size nor --data_dir; the matrix holds the images that the scores count."""
+    lines: list[str] = []
+    config = EvalConfig(checkpoint_dir=trained, eval_dir=str(tmp_path), run_once=True, report_dir=str(tmp_path / 'r'))
+    scores = evaluation.evaluate(DataConfig(batch_size=4), ModelConfig(), config, lines.append, chosen=())
+    matrix = np.loadtxt(tmp_path / 'r' / 'confusion_matrix.csv', int, delimiter=',', skiprows=1, usecols=range(1, 5))
+    assert matrix.sum(axis=1).tolist() == [3, 3, 3] and np.trace(matrix[:, 1:]) == scores.first
+    assert json.loads((tmp_path / 'r' / 'report.json').read_text())['images'] == 9
+    assert any(line.startswith('model      width 0.05, 75 x 75') for line in lines)
 
 
 def test_no_checkpoint(three_classes, tmp_path):

@@ -121,6 +121,25 @@ def test_task_flags():
                                  '--job_name=worker', '--task_id=1']
 
 
+@pytest.mark.parametrize('gpus, workers, shares', [
+    ([], 2, []), (['0'], 2, ['0', '0']), (['0', '1'], 2, ['0', '1']), (['4', '5', '6', '7'], 2, ['4,5', '6,7']),
+    (['0', '1'], 3, ['0', '1', '0']), (['0', '1', '2'], 2, ['0', '1'])])
+def test_workers_share_the_gpus(gpus, workers, shares):
+    assert local.share_gpus(gpus, workers) == shares
+
+
+def test_visible_gpus():
+    assert local.visible_gpus({'CUDA_VISIBLE_DEVICES': '2, 3'}) == ['2', '3']
+    assert local.visible_gpus({'CUDA_VISIBLE_DEVICES': '-1'}) == local.visible_gpus({'CUDA_VISIBLE_DEVICES': ''}) == []
+
+
+def test_a_task_has_variables_of_its_own(tmp_path):
+    show = 'import os; print("sees", os.environ.get("CUDA_VISIBLE_DEVICES"))'
+    code, lines = launch(tmp_path, {'worker 0': show, 'worker 1': show}, environ={},
+                         own_environ={'worker 1': {'CUDA_VISIBLE_DEVICES': '7'}})
+    assert code == 0 and sorted(lines) == ['worker 0 | sees None', 'worker 1 | sees 7']
+
+
 @pytest.mark.cluster
 def test_real_cluster_with_a_drill(tmp_path):
     flags = local.task_flags(1, 2, local.free_ports(3))

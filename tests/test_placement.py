@@ -50,9 +50,18 @@ def test_in_graph_split():
 
 
 def test_between_graph_has_only_its_own_towers():
-    placement = between_graph(2, 3, [CPU])
+    placement = between_graph(2, 3, one_device().towers)
     assert placement.variables == ('/job:ps/task:0/device:CPU:0', '/job:ps/task:1/device:CPU:0')
     assert placement.towers == (Tower('/job:worker/task:3/device:CPU:0', '/job:worker/task:3/device:CPU:0'),)
+
+
+def test_between_graph_splits_as_the_machine_does():
+    worker = '/job:worker/task:1'
+    for by in ('branches', 'stages'):
+        placement = between_graph(1, 1, split_model([GPUS[:2], GPUS[2:]], by).towers)
+        assert [getattr(tower, by) for tower in placement.towers] == [
+            tuple(worker + gpu for gpu in group) for group in (GPUS[:2], GPUS[2:])]
+        assert placement.hosts == (worker + CPU,)
 
 
 def test_a_placement_is_a_value():

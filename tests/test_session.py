@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cluster_harness import ToyCluster, record
 
-from dist.peers import job_difference
+from dist.peers import Job, graph_difference, job_difference
 
 pytestmark = pytest.mark.cluster
 SYNC = pytest.mark.parametrize('sync', [False, True], ids=['async', 'sync'])
@@ -102,7 +102,7 @@ def test_worker_dies_and_comes_back(tmp_path, sync):
 
 @SYNC
 def test_chief_dies_and_comes_back_before_the_first_checkpoint(tmp_path, sync):
-    last = 120 if sync else 400
+    last = 120 if sync else 300
     with ToyCluster(tmp_path, 2, 2, max_steps=last, sync=sync) as cluster:
         cluster.start_all()
         cluster.wait_step('worker 1', 20)
@@ -267,10 +267,10 @@ def test_refusals(tmp_path):
             cluster.start(task)
         cluster.wait_step('worker 0', 3)
         cluster.start('worker 1', extra_variable='surplus')
-        cluster.start('worker 2', job_id='another')
+        cluster.start('worker 2', setting='another')
         assert cluster.wait_exits('worker 1', 'worker 2') == [1, 1]
         assert 'the variable surplus exists only here' in cluster.text('worker 1')
-        assert f'it is the job {cluster.train_dir} there and another here' in cluster.text('worker 2')
+        assert '--setting is  there and another here' in cluster.text('worker 2')
         lists = ','.join(cluster.worker_hosts[:2])
         cluster.start('worker 1', worker_hosts=lists)
         assert cluster.wait_exits('worker 1') == [1]
@@ -280,6 +280,87 @@ def test_refusals(tmp_path):
         assert 'the worker list has 3 hosts there and 4 here' in cluster.text('worker 1')
         assert 'Traceback' not in cluster.text('worker 1') + cluster.text('worker 2')
         cluster.wait_step('worker 0', cluster.steps('worker 0')[-1] + 3)  # The others are not disturbed.
+
+
+def test_a_job_that_others_left_is_refused(tmp_path):
+    with ToyCluster(tmp_path, 1, 2, max_steps=10000, idle_secs=1e9) as cluster:
+        cluster.start('ps 0')
+        cluster.start('worker 0')
+        cluster.wait_step('worker 0', 3)
+        cluster.kill('worker 0')
+        (tmp_path / 'other').mkdir()
+        cluster.start('worker 1', train_dir='', start_secs=4)  # Of the other job: it need not know whose this state is.
+        cluster.start('worker 0', train_dir=tmp_path / 'other')
+        assert cluster.wait_exits('worker 0') == [1]
+        assert f'it is the job of {cluster.train_dir} there and {tmp_path / "other"} here' in cluster.text('worker 0')
+        assert cluster.wait_exits('worker 1') == [75]
+        assert 'waiting for a sign of life of the chief' in cluster.text('worker 1')
+        assert not cluster.steps('worker 1') and not list((tmp_path / 'other').iterdir())
+
+
+def test_what_was_never_in_order_is_no_state(tmp_path):
+    with ToyCluster(tmp_path, 2, 1, max_steps=5) as cluster:
+        cluster.start('ps 0')
+        cluster.start('ps 1')
+        cluster.start('worker 0', max_steps=10000)
+        cluster.wait_step('worker 0', 3)
+        cluster.kill('worker 0', 'ps 1')
+        (tmp_path / 'other').mkdir()
+        cluster.start('ps 1')
+        cluster.start('worker 0', train_dir=tmp_path / 'other')
+        assert cluster.wait_exits() == [0, 0, 0]
+        assert cluster.final()[0] == 5
+
+
+@SYNC
+def test_a_ps_stands_still_for_a_while(tmp_path, sync):
+    """As when a machine hangs: it neither answers nor closes a connection."""
+    with ToyCluster(tmp_path, 2, 2, max_steps=120, sync=sync, step_secs=0.02, status_secs=2.0) as cluster:
+        cluster.start_all()
+        cluster.wait_step('worker 1', 15)
+        cluster.kill('ps 1', number=signal.SIGSTOP)
+        try:
+            cluster.wait_line('worker 0', rf'chief is waiting for ps 1 at {cluster.ps_hosts[1]} \(no answer in 5 s', 20)
+        finally:
+            cluster.kill('ps 1', number=signal.SIGCONT)
+        check_end(cluster, 120)
+        check_forward(cluster)
+        if sync:
+            assert cluster.counts('contributed') == [120, 120]
+
+
+def test_a_ps_stands_still_for_good(tmp_path):
+    with ToyCluster(tmp_path, 1, 2, max_steps=10000, status_secs=2.0, lost_secs=12) as cluster:
+        cluster.start_all()
+        cluster.wait_step('worker 1', 5)
+        cluster.kill('ps 0', number=signal.SIGSTOP)
+        time.sleep(1)
+        cluster.kill('worker 1', number=signal.SIGTERM)  # It sits in a call: no Python signal handler can run.
+        assert cluster.wait_exits('worker 1', limit=25) == [143]
+        assert 'worker 1 was stopped while waiting for ps 0' in cluster.text('worker 1')
+        assert cluster.wait_exits('worker 0', limit=25) == [75]
+        assert re.search(r'chief gave up after \d+ s without ps 0', cluster.text('worker 0'))
+
+
+def test_a_worker_stands_still_and_the_others_go_on(tmp_path):
+    with ToyCluster(tmp_path, 1, 3, max_steps=200, step_secs=0.03, sync=True, aggregate=2) as cluster:
+        cluster.start_all()
+        cluster.wait_step('worker 2', 10)
+        cluster.kill('worker 2', number=signal.SIGSTOP)
+        cluster.wait_step('worker 0', cluster.steps('worker 0')[-1] + 50)
+        cluster.kill('worker 2', number=signal.SIGCONT)
+        check_end(cluster, 200)
+        check_forward(cluster)
+
+
+def test_the_memory_of_a_ps_stays_flat(tmp_path):
+    with ToyCluster(tmp_path, 1, 2, max_steps=10000, sync=True, step_secs=0.0) as cluster:
+        cluster.start_all()
+        sizes = []
+        for step in (100, 400):
+            cluster.wait_step('worker 0', step)
+            sizes.append(cluster.resident_bytes('ps 0'))
+        assert sizes[1] < 1.05 * sizes[0], sizes
 
 
 def test_swapped_ps_hosts_are_refused(tmp_path):
@@ -309,9 +390,16 @@ def test_proxy_variables_do_not_matter(tmp_path):
 
 
 @pytest.mark.parametrize('theirs, words', [
-    ({'id': 'a', 'variables': {'x': '[2]'}}, ''),
-    ({'id': 'b', 'variables': {}}, 'it is the job b there and a here'),
-    ({'id': 'a', 'variables': {'x': '[3]'}}, 'the variable x is [3] there and [2] here'),
-    ({'id': 'a', 'variables': {'x': '[2]', 'y': '[]'}}, 'the variable y exists only there')])
+    (Job({'--width': '1'}, 'a'), ''), (Job({'--width': '1'}), ''),
+    (Job({'--width': '1'}, 'b'), 'it is the job of b there and a here'),
+    (Job({'--width': '2'}, 'a'), '--width is 2 there and 1 here'),
+    (Job({}, 'a'), '--width is not set there and 1 here')])
 def test_job_difference(theirs, words):
-    assert job_difference(theirs, {'id': 'a', 'variables': {'x': '[2]'}}) == words
+    assert job_difference(theirs, Job({'--width': '1'}, 'a')) == words
+
+
+@pytest.mark.parametrize('theirs, words', [
+    ({'x': '[2]'}, ''), ({'x': '[3]'}, 'the variable x is [3] there and [2] here'),
+    ({'x': '[2]', 'y': '[]'}, 'the variable y exists only there'), ({}, 'the variable x exists only here')])
+def test_graph_difference(theirs, words):
+    assert graph_difference(theirs, {'x': '[2]'}) == words

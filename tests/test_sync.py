@@ -250,7 +250,7 @@ def test_resume_learns_from_its_first_step(tmp_path):
 
 @pytest.mark.cluster
 def test_backup_goes_on_and_the_returning_contributes_at_once(tmp_path):
-    with ToyCluster(tmp_path, 1, 3, max_steps=350, sync=True, aggregate=2, step_secs=0.03) as cluster:
+    with ToyCluster(tmp_path, 1, 3, max_steps=250, sync=True, aggregate=2, step_secs=0.03) as cluster:
         cluster.start_all()
         cluster.wait_step('worker 2', 10)
         cluster.kill('worker 2')
@@ -264,7 +264,7 @@ def test_backup_goes_on_and_the_returning_contributes_at_once(tmp_path):
         back = cluster.steps('worker 2', since=ready)
         assert back[0] >= left + 100 and back[1] - back[0] <= 2
         contributed = cluster.counts('contributed')
-        assert sum(contributed) == 2 * 350
+        assert sum(contributed) == 2 * 250
         assert contributed[2] >= 5 + len(back) // 4
         cluster.check_clean('worker 0', 'worker 1', 'worker 2')
 

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 import tensorflow as tf
+from cluster_harness import record
 from training_cluster import SMALL, TrainingCluster
 
 from inception_mg.config import DataConfig, DeviceConfig, EvalConfig, ModelConfig, OptimizerConfig, RunConfig
@@ -35,7 +37,8 @@ def step_in(checkpoint: str) -> int:
 def trained(three_classes, tmp_path_factory):
     """An asynchronous training of 12 steps by 1 ps and 2 workers: the cluster, after its end."""
     with TrainingCluster(tmp_path_factory.mktemp('trained'), three_classes, 1, 2, max_steps=12) as cluster:
-        cluster.start_all()
+        for task, flags in (('ps 0', {}), ('worker 0', {}), ('worker 1', {'train_dir': False})):
+            cluster.start(task, **flags)  # Only the chief need be told where checkpoints go.
         assert cluster.wait_exits(limit=LIMIT) == [0, 0, 0]
     return cluster
 
@@ -99,6 +102,21 @@ def test_sync_goes_on_from_it_on_two_ps(trained, three_classes, tmp_path):
         cluster.check_clean()
 
 
+def test_other_flags_are_refused_before_a_graph_is_built(three_classes, tmp_path):
+    """The chief has said what its job is as soon as it is there; its own graph takes much longer."""
+    with TrainingCluster(tmp_path, three_classes, width=0.3) as cluster:
+        cluster.start('ps 0')
+        cluster.start('worker 0')
+        cluster.wait_line('ps 0', 'ready for 2 workers')
+        cluster.wait_line('worker 0', 'serves on', LIMIT)
+        time.sleep(1)
+        for flags, words in (({'width': 0.1}, '--width is 0.3 there and 0.1 here'),
+                             ({'sync': True}, '--sync is asynchronous there and synchronous, 2 of 2')):
+            cluster.start('worker 1', train_dir=False, **flags)
+            assert cluster.wait_exits('worker 1', limit=60) == [1] and words in cluster.text('worker 1')
+        assert 'cluster    ' not in cluster.text('worker 1')  # The first screen comes after the graph.
+
+
 def test_async_survives_a_worker_and_a_ps_and_obeys_sigterm(three_classes, tmp_path):
     with TrainingCluster(tmp_path, three_classes, save_interval_secs=1, save_summaries_secs=1e6) as cluster:
         cluster.start_all()
@@ -106,45 +124,56 @@ def test_async_survives_a_worker_and_a_ps_and_obeys_sigterm(three_classes, tmp_p
         cluster.wait_training(3)
         cluster.kill('worker 1')
         left, seen = cluster.steps('worker 0')[-1], cluster.count('worker 1')
-        cluster.start('worker 1', sync=True)
-        assert '(asynchronous) there and ' in refusal(cluster, 'worker 1', 1)
         cluster.start('worker 1')
         back = cluster.wait_line('worker 1', r'worker 1 begins at step \d+', LIMIT, seen)
         assert int(cluster.lines('worker 1')[back][1].split()[-1]) >= left
-        restart_ps(cluster)
+        record('Inception, async: worker killed, back', 'went on', 0, 0.0)
+        restart_ps(cluster, 'async')
         cluster.wait_line('worker 1', 'worker 1 begins at step', LIMIT, back + 1)
         end_by_sigterm(cluster)
 
 
-def test_sync_survives_the_chief_and_a_ps(three_classes, tmp_path):
-    with TrainingCluster(tmp_path, three_classes, save_interval_secs=1, save_summaries_secs=1e6,
-                         sync=True) as cluster:
-        cluster.start_all()
-        cluster.wait_training(3)
+def test_sync_with_a_backup_survives_a_worker_the_chief_and_a_ps(three_classes, tmp_path):
+    with TrainingCluster(tmp_path, three_classes, 1, 3, save_interval_secs=1, save_summaries_secs=1e6,
+                         sync=True, num_replicas_to_aggregate=2) as cluster:
+        for task in ('ps 0', 'worker 0', 'worker 1'):  # Two gradients are enough: worker 2 is away.
+            cluster.start(task)
+        cluster.wait_training(2)
+        cluster.start('worker 2')
+        cluster.wait_line('worker 2', 'begins at step', LIMIT)
+        seen, killed = cluster.count('worker 0'), time.time()
+        cluster.kill('worker 1')
+        cluster.wait_training(3, seen)
+        record('Inception, sync with a backup: worker killed', 'went on without', 0, time.time() - killed)
         cluster.kill('worker 0')
-        left, seen = cluster.steps('worker 0')[-1], cluster.count('worker 0')
+        left, seen, killed = cluster.steps('worker 0')[-1], cluster.count('worker 0'), time.time()
         cluster.start('worker 0')
-        cluster.wait_line('worker 0', 'the variables on the ps are alive: going on from them', LIMIT, seen)
-        cluster.wait_training(2, seen)
+        cluster.wait_line('worker 0', 'goes on from the variables on the ps, which are alive', LIMIT, seen)
+        cluster.wait_training(1, seen)
         assert cluster.steps('worker 0', seen)[0] > left, 'the chief threw updates away'
-        restart_ps(cluster)
-        end_by_sigterm(cluster)
+        record('Inception, sync with a backup: chief killed, back', 'went on from the ps', 0, time.time() - killed)
+        assert 'resumes from' not in cluster.text('worker 0') and cluster.text('worker 0').count('starts new') == 1
+        restart_ps(cluster, 'sync with a backup')
+        end_by_sigterm(cluster, 'worker 0', 'worker 2', 'ps 0')
 
 
-def restart_ps(cluster: TrainingCluster) -> None:
+def restart_ps(cluster: TrainingCluster, manner: str) -> None:
     """Kills ps 0 after a checkpoint, starts it again, and waits until training has gone on from it."""
     cluster.wait_line('worker 0', 'saved ', LIMIT)
-    seen = cluster.count('worker 0')
+    seen, last, killed = cluster.count('worker 0'), cluster.steps('worker 0')[-1], time.time()
     cluster.kill('ps 0')
     cluster.start('ps 0')
     restored = cluster.wait_line('worker 0', 'restored .*model.ckpt', LIMIT, seen)
-    cluster.wait_training(2, restored)
-    assert cluster.steps('worker 0', restored)[0] > 1, 'training began anew'
+    cluster.wait_training(1, restored)
+    first = cluster.steps('worker 0', restored)[0]
+    assert first > 1, 'training began anew'
+    record(f'Inception, {manner}: ps 0 killed, back', 'restored a checkpoint', max(0, last - first + 1),
+           time.time() - killed)
 
 
-def end_by_sigterm(cluster: TrainingCluster) -> None:
+def end_by_sigterm(cluster: TrainingCluster, *tasks: str) -> None:
     """Ends the workers, then the ps: the newest checkpoint holds the last step that was said."""
-    for task in ('worker 0', 'worker 1', 'ps 0'):
+    for task in tasks or ('worker 0', 'worker 1', 'ps 0'):
         cluster.kill(task, number=signal.SIGTERM)
         assert cluster.wait_exits(task, limit=60) == [143], task
     newest = step_in(tf.train.latest_checkpoint(str(cluster.train_dir)))
@@ -161,7 +190,8 @@ def end_by_sigterm(cluster: TrainingCluster) -> None:
     ({'num_replicas_to_aggregate': 2}, '--num_replicas_to_aggregate=2 needs --sync'),
     ({'sync': True, 'num_replicas_to_aggregate': 9}, '--num_replicas_to_aggregate=9, but the cluster has 2 workers'),
     ({'start_timeout': 0}, '--start_timeout=0'),
-    ({'split_model': 'branches'}, 'split_model'),
+    ({'split_model': 'branches', 'split_devices': 1}, '--split_devices=1'),
+    ({'gpus': '0,x'}, '--gpus=0,x'),
 ])
 def test_wrong_flags_in_one_line(three_classes, tmp_path, flags, words):
     with TrainingCluster(tmp_path, three_classes) as cluster:

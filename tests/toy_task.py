@@ -26,7 +26,7 @@ SIZE, RATE = 3, 0.05
 def parse() -> argparse.Namespace:
     """The toy's flags."""
     parser = argparse.ArgumentParser()
-    for name in ('ps_hosts', 'worker_hosts', 'job_name', 'train_dir', 'extra_variable', 'job_id'):
+    for name in ('ps_hosts', 'worker_hosts', 'job_name', 'train_dir', 'extra_variable', 'setting'):
         parser.add_argument(f'--{name}', default='')
     parser.add_argument('--task_id', type=int, default=0)
     parser.add_argument('--max_steps', type=int, default=40)

@@ -95,23 +95,25 @@ def build(flags, cluster, sync_for) -> dict:
 
 def train(flags, cluster, server, config, stop, log) -> int:
     """Trains as one worker; returns the exit code."""
-    peers = peers_lib.Peers(cluster, flags.start_secs, flags.lost_secs, stop, log, flags.status_secs)
+    job = peers_lib.Job({'--setting': flags.setting}, flags.train_dir if cluster.is_chief else '')
+    peers = peers_lib.Peers(cluster, job, flags.start_secs, flags.lost_secs, stop, log, flags.status_secs)
     with tf.Graph().as_default(), peers_lib.taking_part(peers):
+        peers.enter()
         model = build(flags, cluster, sync_for(flags, cluster, peers, log))
         sync = model.get('sync')
         with tf.device(f'/job:worker/task:{cluster.index}/device:CPU:0'):
             saver = v1.train.Saver(v1.global_variables())
-        job = peers_lib.describe_job(flags.job_id or flags.train_dir, v1.global_variables())
+        graph = peers_lib.describe_graph(v1.global_variables())
         loop_hooks = [sessions.PeersHook(peers, model['global_step'], flags.max_steps),
                       *([sync.hook] if sync else []), StepHook(model, flags, cluster.index, stop, log)]
         if cluster.is_chief:
             initialise = sessions.build_initialise(
                 saver, lambda: tf.train.latest_checkpoint(flags.train_dir) or '', v1.global_variables_initializer(),
                 sync.reset_op if sync else None)
-            creator = sessions.ChiefSessionCreator(peers, server.target, config, job, initialise)
+            creator = sessions.ChiefSessionCreator(peers, server.target, config, graph, initialise)
             loop_hooks += [SaveHook(saver, model['global_step'], flags, log), FinalHook(model, log)]
         else:
-            creator = sessions.WorkerSessionCreator(peers, server.target, config, job)
+            creator = sessions.WorkerSessionCreator(peers, server.target, config, graph)
         with v1.train.MonitoredSession(session_creator=creator, hooks=loop_hooks) as session:
             log('session is ready')
             while not session.should_stop():

@@ -34,8 +34,12 @@ def preprocess_for_evaluation(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
     `encoded` is a scalar string; its central 87.5 % of each side are resized bilinearly, without keeping
     the aspect ratio. Running it raises InvalidArgumentError for bytes that are no image.
     """
-    image = _to_unit_range(tf.io.decode_jpeg(encoded, channels=3))
-    image = tf.image.central_crop(image, CENTRAL_FRACTION)
+    return resize_for_evaluation(tf.io.decode_jpeg(encoded, channels=3), image_size)
+
+
+def resize_for_evaluation(image: tf.Tensor, image_size: int) -> tf.Tensor:
+    """As preprocess_for_evaluation, of a decoded image: uint8 [height, width, 3]."""
+    image = tf.image.central_crop(_to_unit_range(image), CENTRAL_FRACTION)
     return _to_model_range(_resize(image, image_size, _RESIZE.BILINEAR))
 
 

@@ -7,6 +7,7 @@ loaded, because a graph is a program and may be somebody else's.
 import pathlib
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from inception_mg.errors import UserError
@@ -51,12 +52,25 @@ def step_of(checkpoint: str) -> int:
     return int(reader.get_tensor('global_step')) if reader.has_tensor('global_step') else -1
 
 
+def step_is_float(checkpoint: str) -> bool:
+    """Whether the global_step in `checkpoint` is float32, as inception_train.py of 2016 has it."""
+    return open_checkpoint(checkpoint).get_variable_to_dtype_map().get('global_step') == tf.float32
+
+
 def open_checkpoint(checkpoint: str):
     """A tf.train.CheckpointReader; UserError when the files cannot be read."""
     try:
         return tf.train.load_checkpoint(checkpoint)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise UserError(f'cannot read the checkpoint {checkpoint}: {str(error).splitlines()[0]}') from None
+
+
+def read_value(reader, checkpoint: str, name: str) -> np.ndarray:
+    """The value of `name`; UserError when it cannot be read, as from a file cut short."""
+    try:
+        return reader.get_tensor(name)
+    except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
+        raise UserError(f'cannot read {name} of {checkpoint}: {str(error).splitlines()[0]}') from None
 
 
 def check_shapes(checkpoint: str, wanted: dict[str, tf.Variable], remedy: str) -> None:
@@ -84,9 +98,10 @@ def names_to_restore(checkpoint: str, variables: Sequence[tf.Variable], use_aver
                      ) -> dict[str, tf.Variable]:
     """Checkpoint name -> variable for evaluation: the averages, or the raw weights.
 
-    variables: all of the model's, with the batch-norm statistics. Raises UserError when averages are
-    wanted and there are none.
+    variables: all of the model's, with the batch-norm statistics. The auxiliary head is left out: only training uses
+    it, and its kernel follows from the image size. Raises UserError when averages are wanted and there are none.
     """
+    variables = [variable for variable in variables if not variable.op.name.startswith('aux_logits/')]
     if not use_averages:
         return {variable.op.name: variable for variable in variables}
     names = average_names(variables)
@@ -94,26 +109,4 @@ def names_to_restore(checkpoint: str, variables: Sequence[tf.Variable], use_aver
     if not any(name in there for name in names):
         raise UserError(f'{checkpoint} has no moving averages (names ending in {AVERAGE}): --nouse_averages '
                         'evaluates the raw weights')
-    return names
-
-
-def warm_start_names(checkpoint: str, variables: Sequence[tf.Variable], fine_tune: bool
-                     ) -> dict[str, tf.Variable]:
-    """Checkpoint name -> variable to begin a new training with.
-
-    The moving averages where the checkpoint has them, else the raw weights. fine_tune leaves out the
-    two heads, whose shape depends on the classes, and the auxiliary convolution where its kernel
-    follows from another image size. Raises UserError for any other variable that is missing or shaped
-    differently.
-    """
-    there = open_checkpoint(checkpoint).get_variable_to_shape_map()
-    names = {}
-    for variable in variables:
-        name = variable.op.name
-        if fine_tune and name.startswith(HEADS):
-            continue
-        if fine_tune and name == 'aux_logits/Conv/weights' and there.get(name) != list(variable.shape):
-            continue
-        names[name + AVERAGE if name + AVERAGE in there else name] = variable
-    check_shapes(checkpoint, names, 'with other classes use --fine_tune; --width must be that of the checkpoint')
     return names

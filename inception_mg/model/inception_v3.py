@@ -28,21 +28,25 @@ BLOCK_COST = {
 }
 
 
+_STEM_SCOPES = ('conv0', 'conv1', 'conv2', 'conv3', 'conv4')
+
+
 class Outputs(NamedTuple):
     """logits, aux_logits: float32 [batch, outputs]. end_points: every named activation."""
 
     logits: tf.Tensor
-    aux_logits: tf.Tensor
+    aux_logits: tf.Tensor | None
     end_points: dict[str, tf.Tensor]
 
 
 def inception_v3(images: tf.Tensor, num_outputs: int, layers: Layers, dropout_keep_prob: float = 0.8,
-                 branches: Sequence[str] = ('',), stages: Sequence[str] = ('',)) -> Outputs:
+                 branches: Sequence[str] = ('',), stages: Sequence[str] = ('',), aux_head: bool = True) -> Outputs:
     """Builds one copy of the network.
 
     images: float32 [batch, size, size, 3] in [-1, 1], size at least 75.
     num_outputs: the classes and the background.
     branches, stages: device names, '' for the enclosing device.
+    aux_head: without it aux_logits is None; only training needs it.
     Raises UserError for images smaller than the network can reduce.
     """
     size = min(images.shape[1], images.shape[2])
@@ -62,8 +66,9 @@ def inception_v3(images: tf.Tensor, num_outputs: int, layers: Layers, dropout_ke
     net = block.grid17('mixed_17x17x768c', net, channels=160)               # 17 x 17 x 768
     net = block.grid17('mixed_17x17x768d', net, channels=160)               # 17 x 17 x 768
     net = block.grid17('mixed_17x17x768e', net, channels=192)               # 17 x 17 x 768
-    with tf.device(on_stage['aux_logits']):
-        points['aux_logits'] = _aux_head(net, num_outputs, layers)          # outputs
+    if aux_head:
+        with tf.device(on_stage['aux_logits']):
+            points['aux_logits'] = _aux_head(net, num_outputs, layers)      # outputs
     net = block.to_grid8('mixed_17x17x1280a', net)                          # 8 x 8 x 1280
     net = block.grid8('mixed_8x8x2048a', net)                               # 8 x 8 x 2048
     net = block.grid8('mixed_8x8x2048b', net)                               # 8 x 8 x 2048
@@ -73,7 +78,17 @@ def inception_v3(images: tf.Tensor, num_outputs: int, layers: Layers, dropout_ke
         with v1.variable_scope('logits'):
             points['logits'] = layers.fully_connected(net, num_outputs, scope='logits')
         points['predictions'] = tf.nn.softmax(points['logits'])
-    return Outputs(points['logits'], points['aux_logits'], points)
+    return Outputs(points['logits'], points.get('aux_logits'), points)
+
+
+def scopes_below(block: str) -> tuple[str, ...]:
+    """Variable scopes of the blocks before `block`, a name of BLOCK_COST; () for ''.
+
+    The auxiliary head is not among them: it is a head, whatever comes after it in the order.
+    """
+    names = [name for name in BLOCK_COST if name != 'aux_logits']
+    below = names[:names.index(block)] if block else []
+    return tuple(f'{scope}/' for name in below for scope in (_STEM_SCOPES if name == 'stem' else (name,)))
 
 
 def _stem(net: tf.Tensor, layers: Layers, points: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -120,7 +135,7 @@ class _Blocks:
             'branch1x1': chain((64, 1, 1)),
             'branch5x5': chain((48, 1, 1), (64, 5, 5)),
             'branch3x3dbl': chain((64, 1, 1), (96, 3, 3), (96, 3, 3)),
-            'branch_pool': chain((pool_channels, 1, 1), first=avg_pool)})
+            'branch_pool': chain((pool_channels, 1, 1), pool=avg_pool)})
 
     def to_grid17(self, name: str, net: tf.Tensor) -> tf.Tensor:
         return self._concat(name, net, {
@@ -134,7 +149,7 @@ class _Blocks:
             'branch1x1': chain((192, 1, 1)),
             'branch7x7': chain((c, 1, 1), (c, 1, 7), (192, 7, 1)),
             'branch7x7dbl': chain((c, 1, 1), (c, 7, 1), (c, 1, 7), (c, 7, 1), (192, 1, 7)),
-            'branch_pool': chain((192, 1, 1), first=avg_pool)})
+            'branch_pool': chain((192, 1, 1), pool=avg_pool)})
 
     def to_grid8(self, name: str, net: tf.Tensor) -> tf.Tensor:
         return self._concat(name, net, {
@@ -147,7 +162,7 @@ class _Blocks:
             'branch1x1': self._chain((320, 1, 1)),
             'branch3x3': self._chain((384, 1, 1), fan=384),
             'branch3x3dbl': self._chain((448, 1, 1), (384, 3, 3), fan=384),
-            'branch_pool': self._chain((192, 1, 1), first=avg_pool)})
+            'branch_pool': self._chain((192, 1, 1), pool=avg_pool)})
 
     def _concat(self, name: str, net: tf.Tensor, branches: dict[str, Branch]) -> tf.Tensor:
         """Runs each branch on its device and joins their channels on the block's own."""
@@ -160,9 +175,9 @@ class _Blocks:
             self._points[name] = tf.concat(outputs, axis=3)
         return self._points[name]
 
-    def _chain(self, *convs: tuple[int, int, int], first: Branch | None = None, reduce: bool = False,
+    def _chain(self, *convs: tuple[int, int, int], pool: Branch | None = None, reduce: bool = False,
                fan: int = 0) -> Branch:
-        """A branch: `first`, then convolutions (channels, height, width) named Conv, Conv_1, ...
+        """A branch: `pool`, then convolutions (channels, height, width) named Conv, Conv_1, ...
 
         reduce: the last one halves the grid. fan: it ends in a 1x3 and a 3x1 convolution side by
         side, of `fan` channels each.
@@ -170,11 +185,11 @@ class _Blocks:
         names = ['Conv'] + [f'Conv_{number}' for number in range(1, len(convs) + 2)]
 
         def branch(net: tf.Tensor) -> tf.Tensor:
-            net = first(net) if first else net
             for number, (channels, height, width) in enumerate(convs):
                 halve = reduce and number == len(convs) - 1
                 net = self._layers.conv(net, channels, [height, width], stride=2 if halve else 1,
-                                        padding='VALID' if halve else 'SAME', scope=names[number])
+                                        padding='VALID' if halve else 'SAME', scope=names[number],
+                                        pool=None if number else pool)
             if fan:
                 wide, tall = names[len(convs):len(convs) + 2]
                 net = tf.concat([self._layers.conv(net, fan, [1, 3], scope=wide),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from inception_mg.config import ModelConfig
-from inception_mg.model.inception_v3 import inception_v3
+from inception_mg.model.inception_v3 import inception_v3, scopes_below
 from inception_mg.model.layers import Layers, Statistic
 
 
@@ -43,7 +43,8 @@ def inception_loss(images: tf.Tensor, labels: tf.Tensor, num_outputs: int, model
     is_training=False normalises by the moving statistics (for checks of the gradients).
     """
     layers = Layers(is_training, tf.as_dtype(model.compute_dtype), model.width,
-                    batch_norm_decay=model.batch_norm_decay, weight_decay=model.weight_decay)
+                    batch_norm_decay=model.batch_norm_decay, weight_decay=model.weight_decay,
+                    frozen=scopes_below(model.freeze_below))
     outputs = inception_v3(images, num_outputs, layers, model.dropout_keep_prob, branches, stages)
     parts = {
         'cross_entropy': smoothed_cross_entropy(outputs.logits, labels, model.label_smoothing),

@@ -41,6 +41,17 @@ def recall_k(num_classes: int) -> int:
     return min(RECALL_AT, max(1, num_classes - 1))
 
 
+def build_guesses(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """The guessed class of each image, int32 [batch], in agreement with build_hits.
+
+    Where several logits are the greatest the label counts, if it is among them; without finite logits the
+    guess is 0, the background.
+    """
+    hit = tf.math.in_top_k(labels, logits, 1)
+    guess = tf.where(hit, labels, tf.argmax(logits, axis=1, output_type=tf.int32))
+    return tf.where(tf.reduce_all(tf.math.is_finite(logits), axis=1), guess, tf.zeros_like(guess))
+
+
 def build_hits(logits: tf.Tensor, labels: tf.Tensor, k: int) -> Hits:
     """Counts the images of a batch. logits: float32 [batch, outputs]; labels: int32 [batch].
 

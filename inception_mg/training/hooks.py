@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from inception_mg.errors import UserError
 from inception_mg.model.checkpoints import newest_checkpoint, step_of
+from inception_mg.run_state import STOP_FILE, stop_request
 from inception_mg.training.train_step import TrainStep
 
 v1 = tf.compat.v1
@@ -61,12 +62,32 @@ class StopHook(v1.train.SessionRunHook):
             run_context.request_stop()
 
 
+class StopFileHook(v1.train.SessionRunHook):
+    """Stops when somebody asks for it by a file STOP in train_dir; looks every few seconds.
+
+    For the one process that saves there: it says why, and its hooks save at the end.
+    """
+
+    def __init__(self, train_dir: str, say: Callable[[str], None] = print, every_secs: float = 2.0):
+        self._train_dir, self._say, self._every_secs = train_dir, say, every_secs
+        self._next = 0.0
+
+    def after_run(self, run_context, run_values):
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every_secs
+        if why := stop_request(self._train_dir):
+            self._say(f'{os.path.join(self._train_dir, STOP_FILE)}: {why}: saving and ending')
+            run_context.request_stop()
+
+
 class LossGuardHook(v1.train.SessionRunHook):
     """Stops with UserError, naming step and learning rate, when the loss is not finite."""
 
     def __init__(self, step: TrainStep, train_dir: str):
         self._fetches = (step.loss, step.learning_rate, step.parts)
-        self._global_step, self._train_dir = step.global_step, train_dir
+        # On a cluster only the chief need be told.
+        self._global_step, self._train_dir = step.global_step, train_dir or "the chief's --train_dir"
 
     def before_run(self, run_context):
         return v1.train.SessionRunArgs(self._fetches)

@@ -95,10 +95,17 @@ class LossScale:
     def build_unscale(self, gradients: GradientsAndVariables
                       ) -> tuple[list[tuple[tf.Tensor, tf.Variable]], tf.Operation]:
         """Returns the gradients of the unscaled loss (zeros if any is not finite) and the
-        operation that adapts the scale; on the current device."""
+        operation that adapts the scale; each gradient stays beside its variable."""
         gradients = list(gradients)
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g, _ in gradients])
-        unscaled = [(tf.where(finite, g / self.value, tf.zeros_like(g)), v) for g, v in gradients]
+        all_finite, unscaled = [], []
+        for gradient, variable in gradients:
+            with tf.device(variable.device):
+                all_finite.append(tf.reduce_all(tf.math.is_finite(gradient)))
+        with tf.device(self.scale.device):
+            finite = tf.reduce_all(all_finite)
+        for gradient, variable in gradients:
+            with tf.device(variable.device):
+                unscaled.append((tf.where(finite, gradient / self.value, tf.zeros_like(gradient)), variable))
         with tf.device(self.scale.device):
             good = tf.where(finite, self._good_steps.read_value() + 1, 0.0)
             grown = good >= self._growth_steps

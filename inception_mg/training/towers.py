@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from inception_mg.model.layers import Statistic
 from inception_mg.model.losses import TowerLoss
-from inception_mg.placement import Placement, Tower
+from inception_mg.placement import CPU, Placement, Tower
 
 v1 = tf.compat.v1
 DatasetFor = Callable[[int, int, int], tf.data.Dataset]  # (first_shard, num_shards, batch_size)
@@ -25,10 +25,12 @@ class Batch(NamedTuple):
 
 
 class TowerGradients(NamedTuple):
-    """One tower's loss and d(loss)/d(variable), in the order of Variables.trainable."""
+    """One tower's loss and d(loss)/d(variable), in the order of Variables.trainable; hosts: the machine that
+    read the variable for this tower, and so the one on which the gradient is made."""
 
     loss: TowerLoss
     gradients: list[tf.Tensor]
+    hosts: list[str]
 
 
 class BalanceBytes:
@@ -54,37 +56,45 @@ class Variables:
     """The variables of a model on the devices of a placement, each read once per host.
 
     Within `on(host)`, get_variable makes a variable on one of `devices` whatever the enclosing device
-    scopes, or finds it again. For a trainable one it returns the tensor that `host` has read: all
-    towers of the host share this one read, so a variable crosses once to each machine. Others, the
-    moving statistics and counters, are returned as they are.
+    scopes, or finds it again. For a trainable one it returns what the machine of the enclosing device
+    scope has read: all towers of that machine share this one read, so a variable crosses once to each,
+    and in a tower that is split over machines to the one that computes with it. Others, the moving
+    statistics and counters, are returned as they are. Those whose names begin with one of `frozen_scopes`
+    are listed in `frozen`, not in `trainable`.
     """
 
-    def __init__(self, devices: Sequence[str]):
+    def __init__(self, devices: Sequence[str], frozen_scopes: Sequence[str] = ()):
         """devices: one device, or the tasks 0, 1, ... of one job; ValueError for other lists. Initial
         values are computed beside the variable."""
         self.trainable: list[tf.Variable] = []
+        self.frozen: list[tf.Variable] = []
+        self._frozen_scopes = tuple(frozen_scopes)
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
         self._setter = _device_setter(devices)
 
     @contextlib.contextmanager
-    def on(self, host: str) -> Iterator[None]:
-        """The variable scope for a tower beside `host`."""
+    def on(self, host: str) -> Iterator[dict[str, tf.Tensor]]:
+        """The variable scope and outermost device of a tower beside `host`; yields what the tower has
+        read, by variable name."""
+        reads: dict[str, tf.Tensor] = {}
 
         def read_once(getter: Callable, name: str, *args, **kwargs):
             # Inner scopes go first: under '/device:GPU:1' the setter would put the variable on the
             # GPU of the ps. Control dependencies go too: a read belongs to the whole step.
             with tf.device(None), v1.device(self._setter), tf.control_dependencies(None):
                 variable = getter(name, *args, **(kwargs | {'use_resource': True}))
+            frozen = name.startswith(self._frozen_scopes)
+            if name not in self._made and (frozen or variable.trainable):
+                self._made.add(name)
+                (self.frozen if frozen else self.trainable).append(variable)
             if not variable.trainable:
                 return variable
-            if name not in self._made:
-                self._made.add(name)
-                self.trainable.append(variable)
-            return self.read(variable, host)
+            reads[variable.name] = self.read(variable, _host_here())
+            return reads[variable.name]
 
-        with v1.variable_scope(v1.get_variable_scope(), custom_getter=read_once, reuse=v1.AUTO_REUSE):
-            yield
+        with v1.variable_scope(v1.get_variable_scope(), custom_getter=read_once, reuse=v1.AUTO_REUSE), tf.device(host):
+            yield reads
 
     def read(self, variable: tf.Variable, host: str) -> tf.Tensor:
         """The value of `variable` as read by `host` in this step."""
@@ -131,20 +141,21 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
     """
     results = []
     for number, (tower, batch) in enumerate(zip(placement.towers, batches, strict=True)):
-        with variables.on(tower.host), tf.name_scope(f'tower_{number}'), tf.device(tower.device):
+        with variables.on(tower.host) as used, tf.name_scope(f'tower_{number}'), tf.device(tower.device):
             loss = loss_for(batch.images, batch.labels, tower)
-            reads = [variables.read(variable, tower.host) for variable in variables.trainable]
+            # (A variable that this tower has not asked for is refused below.)
+            reads = [used[v.name] if v.name in used else variables.read(v, tower.host) for v in variables.trainable]
             total = loss.total if loss_scale is None else loss.total * loss_scale
             # Colocated: else the backward operations of a branch run on the tower's own device.
             gradients = v1.gradients(total, reads, colocate_gradients_with_ops=True)
         missing = [v.op.name for v, g in zip(variables.trainable, gradients, strict=True) if g is None]
         if missing:
             raise ValueError(f'the loss does not depend on {", ".join(missing)}')
-        results.append(TowerGradients(loss, gradients))
+        results.append(TowerGradients(loss, gradients, [read.device for read in reads]))
     return results
 
 
-def average_gradients(placement: Placement, variables: Variables, towers: Sequence[TowerGradients]
+def average_gradients(variables: Variables, towers: Sequence[TowerGradients]
                       ) -> list[tuple[tf.Tensor, tf.Variable]]:
     """Means over the towers: within each host on its CPU, then beside the variable.
 
@@ -152,12 +163,13 @@ def average_gradients(placement: Placement, variables: Variables, towers: Sequen
     """
     averaged = []
     for index, variable in enumerate(variables.trainable):
+        own: dict[str, list[tf.Tensor]] = {}
+        for tower in towers:
+            own.setdefault(tower.hosts[index], []).append(tower.gradients[index])
         sums = []
-        for host in placement.hosts:
-            own = [result.gradients[index] for tower, result in zip(placement.towers, towers, strict=True)
-                   if tower.host == host]
+        for host, gradients in own.items():
             with tf.device(host), tf.name_scope('average'):
-                sums.append(tf.add_n(own) / len(placement.towers))
+                sums.append(tf.add_n(gradients) / len(towers))
         with tf.device(variable.device), tf.name_scope('average'):
             averaged.append((tf.add_n(sums) if len(sums) > 1 else sums[0], variable))
     return averaged
@@ -167,10 +179,16 @@ def build_statistics_update(statistics: Sequence[Statistic]) -> tf.Operation:
     """Moves each batch-norm statistic beside its variable: v <- decay v + (1 - decay) value."""
     updates = []
     for variable, value, decay in statistics:
-        with tf.device(variable.device):
+        with tf.device(variable.device), tf.name_scope('statistics'):
             updates.append(variable.assign_sub((1 - decay) * (variable.read_value() - value),
                                                read_value=False))
-    return tf.group(*updates, name='statistics')
+    return tf.group(*updates)
+
+
+def _host_here() -> str:
+    """The CPU of the machine that the enclosing device scopes name."""
+    with tf.control_dependencies(None), tf.device(CPU):
+        return tf.no_op('here').device
 
 
 def _device_setter(devices: Sequence[str]) -> Callable:

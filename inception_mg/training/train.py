@@ -1,20 +1,23 @@
 """Training: the lines at start, the session, and the loop that every way of running goes through."""
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
+from inception_mg import model_card, run_state
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
 from inception_mg.data.input_pipeline import explain_input_error, training_dataset
 from inception_mg.errors import FlagError, UserError
-from inception_mg.model import checkpoints
+from inception_mg.model.inception_v3 import scopes_below
 from inception_mg.model.losses import inception_loss
 from inception_mg.placement import Placement, describe
 from inception_mg.training import hooks
 from inception_mg.training.devices import bfloat16_hint, local_machine
+from inception_mg.training.start import Start, build_saver
 from inception_mg.training.train_step import TrainStep, build_train_step
 
 v1 = tf.compat.v1
@@ -58,7 +61,8 @@ def build_inception_step(placement: Placement, source: TrainingData, data: DataC
         return inception_loss(images, labels, source.info.num_outputs, model, tower.branches, tower.stages)
 
     return build_train_step(placement, dataset_for, data.batch_size, loss_for, optimizer,
-                            source.num_examples, scale_loss=model.compute_dtype == 'float16', **step_options)
+                            source.num_examples, scale_loss=model.compute_dtype == 'float16',
+                            frozen=scopes_below(model.freeze_below), **step_options)
 
 
 def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, devices: DeviceConfig,
@@ -81,8 +85,9 @@ def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
                 say(line)
         if start.step >= run.max_steps:
             say(f'nothing to do: {start.checkpoint} is at --max_steps={run.max_steps} already')
+            run_state.write_state(run.train_dir, run_state.OVER)
             return ''
-        start.check()
+        start.check(model.freeze_below)
         scaffold = v1.train.Scaffold(saver=saver, local_init_op=tf.group(v1.local_variables_initializer(),
                                                                          step.start_input),
                                      init_fn=start.build_init_fn())
@@ -92,9 +97,19 @@ def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
         stopper = hooks.Stopper()
         loop_hooks = [*loop_hooks_for(step, run, stopper),
                       *chief_hooks(step, run, saver, data.batch_size, source.num_examples, say)]
-        with stopper.listening():
+        with stopper.listening(), files_beside(run, source, data, model, stopper):
             run_steps(creator, loop_hooks, step.train_op, source.paths, start.checkpoint)
     return stopper.signal_name
+
+
+@contextlib.contextmanager
+def files_beside(run: RunConfig, source: TrainingData, data: DataConfig, model: ModelConfig, stopper: hooks.Stopper
+                 ) -> Iterator[None]:
+    """What the one process that writes in train_dir leaves beside the checkpoints: model.json, for whoever uses them,
+    and the state of the training, for an evaluator. Within, training is running."""
+    model_card.write_card(run.train_dir, model_card.make_card(data, model, source.info.classes))
+    with run_state.recording(run.train_dir, lambda: bool(stopper.signal_name)):
+        yield
 
 
 def run_steps(creator: v1.train.SessionCreator, loop_hooks: Sequence[v1.train.SessionRunHook],
@@ -130,80 +145,15 @@ def loop_hooks_for(step: TrainStep, run: RunConfig, stopper: hooks.Stopper) -> l
 
 def chief_hooks(step: TrainStep, run: RunConfig, saver: v1.train.Saver, images_per_update: int,
                 num_examples: int, say: Say = print) -> list[v1.train.SessionRunHook]:
-    """What the one process that writes in train_dir needs: status, summaries, checkpoints."""
+    """What the one process that writes in train_dir needs: status, summaries, checkpoints, an ear for STOP."""
     writer = v1.summary.FileWriter(run.train_dir)
     return [
         hooks.StatusHook(step, run.log_every_steps, run.max_steps, images_per_update, num_examples,
                          hooks.write_scalars_to(writer), say),
         hooks.SummaryHook(hooks.build_heavy_summary(step), step.global_step, run.save_summaries_secs, writer),
         hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
-                             run.save_interval_secs, say)]
-
-
-def build_saver(run: RunConfig) -> v1.train.Saver:
-    """A saver of all variables: one unsharded checkpoint, whatever devices they are on."""
-    return v1.train.Saver(v1.global_variables(), max_to_keep=run.max_checkpoints_to_keep or None,
-                          save_relative_paths=True)
-
-
-class Start(NamedTuple):
-    """Where a training begins. checkpoint: the one in train_dir, or the pretrained one, or ''."""
-
-    checkpoint: str
-    pretrained: bool
-    fine_tune: bool
-    step: int
-
-    @classmethod
-    def find(cls, run: RunConfig) -> 'Start':
-        """Looks in train_dir first: a training that has begun resumes, also a fine-tuning one."""
-        newest = checkpoints.newest_checkpoint(run.train_dir)
-        if newest:
-            return cls(newest, False, False, checkpoints.step_of(newest))
-        if run.pretrained_model_checkpoint_path:
-            path = checkpoints.find_checkpoint(run.pretrained_model_checkpoint_path,
-                                               'pretrained_model_checkpoint_path')
-            return cls(path, True, run.fine_tune, 0)
-        return cls('', False, False, 0)
-
-    @property
-    def resume_path(self) -> str | None:
-        """The checkpoint that restores everything, if there is one."""
-        return self.checkpoint if self.checkpoint and not self.pretrained else None
-
-    def lines(self, run: RunConfig) -> list[str]:
-        """What to tell the user."""
-        what = 'starts new'
-        if self.pretrained:
-            what = f'starts from {self.checkpoint}' + (' without its two heads' if self.fine_tune else '')
-        elif self.checkpoint:
-            what = f'resumes from {os.path.basename(self.checkpoint)} at step {self.step}'
-        return [f'train_dir  {run.train_dir}: {what}; a checkpoint every {run.save_interval_secs:g} s and at the end',
-                f'           tensorboard --logdir {run.train_dir}']
-
-    def check(self) -> None:
-        """Raises UserError if the checkpoint is not of this model."""
-        if self.resume_path:
-            checkpoints.check_shapes(self.checkpoint, {v.op.name: v for v in v1.global_variables()},
-                                     'it is of another model; give the flags it was trained with, or another train_dir')
-
-    def build_init_fn(self) -> Callable | None:
-        """What a new session does after the initialisers: takes the pretrained weights, and begins
-        the moving averages at them."""
-        if not self.pretrained:
-            return None
-        by_name = {v.op.name: v for v in v1.global_variables()}
-        weights = [v for name, v in by_name.items() if name + checkpoints.AVERAGE in by_name]
-        names = checkpoints.warm_start_names(self.checkpoint, weights, self.fine_tune)
-        saver = v1.train.Saver(names)
-        follow = tf.group(*[by_name[v.op.name + checkpoints.AVERAGE].assign(v.read_value(), read_value=False)
-                            for v in names.values()])
-
-        def init_fn(scaffold, session) -> None:
-            saver.restore(session, self.checkpoint)
-            session.run(follow)
-
-        return init_fn
+                             run.save_interval_secs, say),
+        hooks.StopFileHook(run.train_dir, say)]
 
 
 def start_lines(placement: Placement, source: TrainingData, data: DataConfig, model: ModelConfig,
@@ -218,7 +168,8 @@ def start_lines(placement: Placement, source: TrainingData, data: DataConfig, mo
         f'data       {data.data_dir}: {source.num_examples} images of {len(source.info.classes)} classes in '
         f'{len(source.paths)} shards',
         f'model      Inception v3, width {model.width:g}, {data.image_size} x {data.image_size}, '
-        f'{model.compute_dtype}: {weights:,} weights, {weights * 4 / 1e6:.1f} MB',
+        f'{model.compute_dtype}: {weights:,} weights, {weights * 4 / 1e6:.1f} MB' + (
+            f', to train; all before {model.freeze_below} are frozen' if model.freeze_below else ''),
         f'placement  {place[0]}', *(f'           {line}' for line in place[1:]),
         f'batch      {images_per_update} images per update; here {data.batch_size} = '
         f'{towers} tower{"s" * (towers > 1)} x {data.batch_size // towers}; {per_epoch:.1f} steps per epoch',

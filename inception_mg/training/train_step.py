@@ -33,21 +33,22 @@ class TrainStep(NamedTuple):
 
 def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch_size: int,
                      loss_for: towers.LossFor, config: OptimizerConfig, num_examples: int, *,
-                     images_per_update: int = 0, scale_loss: bool = False,
+                     images_per_update: int = 0, scale_loss: bool = False, frozen: Sequence[str] = (),
                      wrap_optimizer: Callable = lambda optimizer: optimizer,
                      make_optimizer: Callable = optimizers.build_optimizer) -> TrainStep:
     """Builds the step of this process on the devices of `placement`.
 
     batch_size: images of all towers of this graph. num_examples: images of one epoch.
     images_per_update: images that enter one update if more than this graph's, 0 = batch_size.
-    scale_loss: for float16. wrap_optimizer: the seam for synchronous replicas; it gets and returns an
+    scale_loss: for float16. frozen: beginnings of the names of variables that are not trained; nothing is computed
+    backward for them. wrap_optimizer: the seam for synchronous replicas; it gets and returns an
     object with apply_gradients(gradients_and_variables, global_step). Raises ValueError when the batch
     cannot be split evenly.
     """
     if batch_size % len(placement.towers):
         raise ValueError(f'a batch of {batch_size} cannot be split over {len(placement.towers)} towers')
     host = placement.towers[0].host
-    variables = towers.Variables(placement.variables)
+    variables = towers.Variables(placement.variables, frozen)
     with variables.on(host):
         global_step = v1.train.create_global_step()
         loss_scale = optimizers.LossScale() if scale_loss else None
@@ -58,20 +59,19 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
     results = towers.build_towers(placement, variables, batches, loss_for,
                                   loss_scale.value if loss_scale else None)
     # 3. The gradients are averaged.
-    gradients = towers.average_gradients(placement, variables, results)
+    gradients = towers.average_gradients(variables, results)
     # 4. They are applied beside the variables. The statistics are those of the last tower alone, as in
     #    the 2016 release: one update per step, and the towers do not race for it.
     statistics = results[-1].loss.statistics
     before = [towers.build_statistics_update(statistics)]
     if loss_scale:
-        with tf.device(host):
-            gradients, adapt = loss_scale.build_unscale(gradients)
+        gradients, adapt = loss_scale.build_unscale(gradients)
         before.append(adapt)
     learning_rate = optimizers.build_learning_rate(
         config, global_step, images_per_update or batch_size, num_examples)
     optimizer = wrap_optimizer(optimizers.AveragedOptimizer(
         make_optimizer(config, learning_rate), config.moving_average_decay,
-        averaged_variables(variables.trainable, [s.variable for s in statistics])))
+        averaged_variables(variables.trainable, [s.variable for s in statistics], variables.frozen)))
     with tf.control_dependencies([*before, learning_rate]):
         train_op = optimizer.apply_gradients(gradients, global_step)
 
@@ -85,8 +85,9 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
                      tf.group(*starts), gradients)
 
 
-def averaged_variables(trainable: Sequence[tf.Variable], statistics: Sequence[tf.Variable]
-                       ) -> list[tf.Variable]:
+def averaged_variables(trainable: Sequence[tf.Variable], statistics: Sequence[tf.Variable],
+                       frozen: Sequence[tf.Variable] = ()) -> list[tf.Variable]:
     """The variables that have a moving average: all trainable ones and the batch-norm statistics
-    (which are averages already: the 2016 release averages them once more, and so do we)."""
-    return [*trainable, *statistics]
+    (which are averages already: the 2016 release averages them once more, and so do we). Those that are frozen have one
+    too, which moves towards them: evaluation takes the averages of all."""
+    return [*trainable, *statistics, *frozen]

@@ -1,0 +1,261 @@
+"""One task of in-graph training: the client, whose one graph covers all machines, or a task that serves it.
+
+    [client: worker 0] - one graph -> [ps 0..: variables] <-> [worker 0: towers] [worker 1: towers] ...
+
+The client is a worker too. It finds out which devices the workers have, and from there on it is training on one
+machine whose devices have longer names: the placement, the builder, the step and the loop are those of
+inception_mg.training. What one client costs is that a step needs every machine: when one is lost the client waits for
+it, and all go back to the newest checkpoint.
+"""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from dist import ps
+from dist.cluster import EXIT_SIGTERM, Cluster, session_config, start_server
+from dist.peers import Job, Peers, taking_part
+from dist.session import ClusterSessionCreator, PeersHook, build_initialise
+from dist.worker import JoinHook, explaining_loss
+from inception_mg.config import (
+    ClusterConfig,
+    DataConfig,
+    DeviceConfig,
+    InGraphConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
+from inception_mg.errors import UserError
+from inception_mg.model.checkpoints import newest_checkpoint
+from inception_mg.placement import Placement, in_graph
+from inception_mg.training import train
+from inception_mg.training.devices import Machine, bfloat16_hint, local_machine
+from inception_mg.training.hooks import Stopper
+from inception_mg.training.train_step import TrainStep
+
+v1 = tf.compat.v1
+Say = Callable[[str], None]
+CheckDevices = Callable[[Sequence[str]], None]  # Given the names of all devices; raises UserError.
+
+
+def serve(cluster: Cluster, data: DataConfig, devices: DeviceConfig, options: InGraphConfig, config: ClusterConfig,
+          say: Say = print) -> int:
+    """Serves as a ps, or as a worker other than the client, until the job is over; returns the exit code
+    (see ps.serve).
+
+    A worker offers its devices, and reads its own part of the images. Raises UserError when its port cannot be had,
+    or a worker's shards are not there.
+    """
+    machine_config = None
+    if cluster.job == 'worker':
+        source, machine = train.open_training_data(data), own_machine(devices, options)
+        machine_config = machine.session_config
+        for line in [f'data       {data.data_dir}: {len(source.paths)} shards', *machine.notes]:
+            say(line)
+    stopper = Stopper('ending; the job can go on once this task is back')
+    with stopper.listening(), explaining_loss(cluster):
+        server = start_server(cluster, unfiltered_config(cluster, machine_config), say)
+        idle_secs = max(config.start_timeout, config.lost_timeout)
+        return ps.serve(cluster, server, idle_secs, lambda: bool(stopper.signal_name), say, one_client=True)
+
+
+def run_client(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
+               devices: DeviceConfig, run: RunConfig, options: InGraphConfig, config: ClusterConfig,
+               say: Say = print) -> int:
+    """Trains with the devices of all workers until run.max_steps and returns 0, or EXIT_SIGTERM after a signal.
+
+    data.batch_size is that of the whole cluster. Begins, and goes on after any loss, at the newest checkpoint in
+    run.train_dir. Raises UserError for whatever the user can mend, with EXIT_RETRY when the rest of the cluster
+    was lost.
+    """
+    source = train.open_training_data(data)
+    machine = own_machine(devices, options)
+    train.make_directory(run.train_dir, 'train_dir')
+    stopper = Stopper()
+    with stopper.listening(), explaining_loss(cluster):
+        server = start_server(cluster, unfiltered_config(cluster, machine.session_config), say)
+        peers = Peers(cluster, Job({}), config.start_timeout, config.lost_timeout,
+                      lambda: bool(stopper.signal_name), say, boards=ps.connect_all_boards(cluster))
+        with tf.Graph().as_default(), taking_part(peers):
+            found = find_devices(peers, server.target, unfiltered_config(cluster))
+            placement = place(cluster, found, count_devices(machine), devices, options)
+            client = _Client(cluster, peers, placement, machine, source, data, model, optimizer, run, say)
+            with naming_the_reader(cluster, data.data_dir):
+                client.work(server.target, stopper)
+        say(f'{cluster.name} has ended the job' if not stopper.signal_name else f'{cluster.name} has left the job')
+    return EXIT_SIGTERM if stopper.signal_name else 0
+
+
+def own_machine(devices: DeviceConfig, options: InGraphConfig) -> Machine:
+    """What each worker does with its own devices; a tower that is split over hosts has one of each worker."""
+    return local_machine(dataclasses.replace(devices, split_model='') if options.split_over_hosts else devices)
+
+
+def unfiltered_config(cluster: Cluster, base: v1.ConfigProto | None = None) -> v1.ConfigProto:
+    """The ConfigProto of a task's server and sessions: every task sees all others, since a step runs on all."""
+    config = session_config(cluster, base)
+    del config.device_filters[:]
+    return config
+
+
+def count_devices(machine: Machine) -> int:
+    """How many devices the towers of a machine use."""
+    return len({device for tower in machine.placement.towers
+                for device in (tower.device, *tower.branches, *tower.stages) if device})
+
+
+def find_devices(peers: Peers, target: str, config: v1.ConfigProto) -> list[str]:
+    """Waits for all tasks, and returns the full names of all their devices; raises ClusterLost, Stopped or
+    UserError."""
+    with tf.Graph().as_default():
+        session = _Waiting(peers, target, config, {}).create_session()
+        try:
+            return [device.name for device in session.list_devices()]
+        finally:
+            session.close()
+
+
+def worker_devices(cluster: Cluster, found: Sequence[str], count: int) -> list[list[str]]:
+    """For each worker the first `count` of its GPUs, as '/device:GPU:0', or of its CPU devices if it shows no GPU.
+
+    found: names of all devices. Raises UserError naming a worker that has fewer.
+    """
+    specs = [tf.DeviceSpec.from_string(name) for name in found]
+    devices = []
+    for task, address in enumerate(cluster.workers):
+        kinds = [spec.device_type for spec in specs if spec.job == 'worker' and spec.task == task]
+        kind = 'GPU' if 'GPU' in kinds else 'CPU'
+        if (have := kinds.count(kind)) < count:
+            raise UserError(f'worker {task} at {address} offers {have} {kind} device{"s" * (have != 1)}, but each '
+                            f'worker needs {count}: give all the same --num_gpus, --split_model and --split_devices')
+        devices.append([f'/device:{kind}:{number}' for number in range(count)])
+    return devices
+
+
+def place(cluster: Cluster, found: Sequence[str], count: int, devices: DeviceConfig, options: InGraphConfig
+          ) -> Placement:
+    """Puts towers on `count` devices of every worker, and the variables on the ps, or without any on the
+    client's CPU."""
+    return in_graph(len(cluster.ps), worker_devices(cluster, found, count), devices.split_model, devices.split_devices,
+                    options.split_over_hosts)
+
+
+@contextlib.contextmanager
+def naming_the_reader(cluster: Cluster, data_dir: str) -> Iterator[None]:
+    """Turns an error of a data set, whose shards are in order on this machine, into one line that says whose
+    are not. For the graph that is the default one."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        # Tasks in the message may be those that asked; the graph knows where the operation is.
+        found = re.search(r'([^\n]+)\n\s*\[\[\{\{node (\S*IteratorGetNext\S*)\}\}', error.message)
+        if not found:
+            raise
+        task = tf.DeviceSpec.from_string(v1.get_default_graph().get_operation_by_name(found[2]).device).task
+        raise UserError(f'worker {task} at {cluster.workers[task]} cannot read its images: {found[1]}; '
+                        f'--data_dir={data_dir} must hold the same shards on every worker') from error
+
+
+class _Waiting(ClusterSessionCreator):
+    """Sessions for which it is enough that all tasks are there."""
+
+    def _prepare(self, session, limit, begun):
+        self._peers.lives = self._peers.current_lives()
+
+
+class ClientSessionCreator(ClusterSessionCreator):
+    """Begins every session at the newest checkpoint, or anew without any.
+
+    That holds also after a loss: the ps may be alive, but the step in progress may have been applied to some
+    variables and not to others. check_devices: whether all machines still have what the graph uses.
+    """
+
+    def __init__(self, peers: Peers, target: str, config: v1.ConfigProto, check_devices: CheckDevices,
+                 initialise: Callable[[v1.Session], str], local_init_op: tf.Operation):
+        super().__init__(peers, target, config, {}, local_init_op)
+        self._check_devices, self._initialise = check_devices, initialise
+
+    def _prepare(self, session, limit, begun):
+        peers = self._peers
+        if missing := peers.missing_ps():
+            raise tf.errors.UnavailableError(None, None, f'{missing} was lost again')
+        self._check_devices([device.name for device in session.list_devices()])
+        if self._made:
+            lost = peers.restarted()
+            peers.log((f'{lost} was restarted' if lost else 'the cluster was out of reach') +
+                      ': a step may have been applied in part, so all go back to the newest checkpoint')
+        peers.lives = peers.current_lives()
+        peers.join()
+        peers.log(self._initialise(session))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Client:
+    """What the client knows."""
+
+    cluster: Cluster
+    peers: Peers
+    placement: Placement
+    machine: Machine
+    source: train.TrainingData
+    data: DataConfig
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    run: RunConfig
+    say: Say
+
+    def work(self, target: str, stopper: Stopper) -> None:
+        """Builds the graph of all machines and runs the loop, with sessions of the server at `target`."""
+        step = train.build_inception_step(self.placement, self.source, self.data, self.model, self.optimizer)
+        start = train.Start.find(self.run)
+        for line in self.start_lines(step, start):
+            self.say(line)
+        start.check(self.model.freeze_below)
+        # What saves, restores and summarises is on the client's CPU, so the files are written on its disk.
+        with tf.device(self.placement.towers[0].host):
+            saver, init_fn = train.build_saver(self.run), start.build_init_fn()
+            own_hooks = train.chief_hooks(step, self.run, saver, self.data.batch_size, self.source.num_examples,
+                                          self.say)
+        initialise = build_initialise(
+            saver, lambda: newest_checkpoint(self.run.train_dir) or '', v1.global_variables_initializer(),
+            init_fn=init_fn and (lambda session: init_fn(None, session)))
+        creator = ClientSessionCreator(self.peers, target, self.session_config(), self.check_devices, initialise,
+                                       tf.group(v1.local_variables_initializer(), step.start_input))
+        loop_hooks = [PeersHook(self.peers, step.global_step, self.run.max_steps),
+                      JoinHook(self.cluster.name, step.global_step, self.say),
+                      *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
+        with train.files_beside(self.run, self.source, self.data, self.model, stopper):
+            train.run_steps(creator, loop_hooks, step.train_op, self.source.paths, start.checkpoint)
+
+    def session_config(self) -> v1.ConfigProto:
+        """That of this machine, and soft placement if any worker computes on GPUs."""
+        config = unfiltered_config(self.cluster, self.machine.session_config)
+        config.allow_soft_placement |= any('GPU' in device for device in self.devices)
+        return config
+
+    @property
+    def devices(self) -> set[str]:
+        """Those of all towers."""
+        return {device for tower in self.placement.towers
+                for device in (tower.device, *tower.branches, *tower.stages) if device}
+
+    def check_devices(self, found: Sequence[str]) -> None:
+        """Raises UserError for a worker that came back without devices on which the graph has towers."""
+        names = {name.replace('/replica:0', '') for name in found}
+        for device in sorted(self.devices - names):
+            raise UserError(f'{device} is gone: its worker came back with other devices than it had; start it with the '
+                            'flags it had, or the client again')
+
+    def start_lines(self, step: TrainStep, start: train.Start) -> list[str]:
+        """The whole screen."""
+        workers = len(self.cluster.workers)
+        lines = [f'cluster    {self.cluster.name} of {len(self.cluster.ps)} ps and {workers} '
+                 f'worker{"s" * (workers > 1)}, in-graph: one client, whose step is a step of all',
+                 *train.start_lines(self.placement, self.source, self.data, self.model, self.optimizer, step.gradients,
+                                    self.data.batch_size),
+                 *start.lines(self.run), bfloat16_hint(self.model.compute_dtype), *self.machine.notes]
+        return [line for line in lines if line]

@@ -1,0 +1,130 @@
+"""The classes that an exported model sees in image files.
+
+Every file is read as scripts/build_image_data.py reads it (type by content, CMYK, transparency, EXIF orientation, ...)
+and then as evaluation does, so a file gets the probabilities that it would get as a record.
+"""
+
+import glob
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from inception_mg.config import BuildConfig, ClassifyConfig
+from inception_mg.data.class_folders import files_below
+from inception_mg.data.dataset_info import LABELS_FILE
+from inception_mg.data.images import convert_files
+from inception_mg.errors import FlagError, UserError
+
+v1 = tf.compat.v1
+
+
+class Guess(NamedTuple):
+    """A class and its probability."""
+
+    name: str
+    probability: float
+
+
+class Classified(NamedTuple):
+    """What became of one file: its best classes, the most probable first, or () and the reason."""
+
+    path: str
+    best: tuple[Guess, ...]
+    error: str = ''
+
+    def line(self) -> str:
+        """For the screen."""
+        return f'{self.path}: ' + (self.error or ', '.join(f'{name} {share:.4f}' for name, share in self.best))
+
+    def as_json(self) -> str:
+        """One JSON object on one line."""
+        rest = {'error': self.error} if self.error else {'classes': [guess._asdict() for guess in self.best]}
+        return json.dumps({'file': self.path, **rest}, ensure_ascii=False)
+
+
+class Found(NamedTuple):
+    """Files to classify, and arguments that stand for none, each with its reason."""
+
+    paths: list[str]
+    missing: list[Classified]
+
+
+def find_files(arguments: Sequence[str]) -> Found:
+    """Files as they are, all files below folders, and what matches patterns such as 'photos/**/*.jpg', each once."""
+    paths, missing = [], []
+    for argument in arguments:
+        if os.path.isdir(argument):
+            found = files_below(argument)
+        elif os.path.lexists(argument):
+            found = [argument]
+        else:
+            found = sorted(path for path in glob.glob(argument, recursive=True) if not os.path.isdir(path))
+        paths += found
+        if not found:
+            why = 'no file in it' if os.path.isdir(argument) else (
+                'matches no file' if glob.has_magic(argument) else 'no such file or folder')
+            missing.append(Classified(argument, (), why))
+    return Found(list(dict.fromkeys(paths)), missing)
+
+
+def classify(export_dir: str, paths: Sequence[str], config: ClassifyConfig) -> Iterator[Classified]:
+    """Yields the outcome of each file in the order of `paths`; a file that cannot be read is an outcome too.
+
+    Memory holds one batch of files. Raises UserError if export_dir is not what scripts/export.py writes.
+    """
+    with Classifier(export_dir) as classifier:
+        outcomes = zip(paths, convert_files(paths, BuildConfig.jpeg_quality, config.num_threads), strict=True)
+        while batch := list(itertools.islice(outcomes, config.batch_size)):
+            good = [converted.jpeg.data for _, converted in batch if converted.jpeg]
+            guesses = iter(classifier.best(good, config.top_k) if good else [])
+            for path, converted in batch:
+                yield Classified(path, next(guesses)) if converted.jpeg else Classified(path, (), converted.reason)
+
+
+class Classifier:
+    """An exported SavedModel in a session of its own; a context manager.
+
+    The model is run as it is: it is a program, so take it from nobody whom you would not let run one.
+    """
+
+    def __init__(self, export_dir: str):
+        self._labels = _read_labels(export_dir)
+        with tf.Graph().as_default() as graph:
+            self._session = v1.Session(graph=graph, config=v1.ConfigProto(
+                gpu_options=v1.GPUOptions(allow_growth=True), allow_soft_placement=True))
+            try:
+                loaded = v1.saved_model.load(self._session, [v1.saved_model.SERVING], export_dir)
+                signature = loaded.signature_def[v1.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY]
+                self._image_bytes = signature.inputs['image_bytes'].name
+                self._probabilities = signature.outputs['probabilities'].name
+            except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
+                raise UserError(f'cannot load the model in {export_dir}: {str(error).splitlines()[0]}') from error
+
+    def __enter__(self) -> 'Classifier':
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._session.close()
+
+    def best(self, encoded: Sequence[bytes], top_k: int) -> list[tuple[Guess, ...]]:
+        """The most probable classes of each encoded image, at most `top_k`."""
+        probabilities_v = self._session.run(self._probabilities, {self._image_bytes: list(encoded)})
+        return [tuple(Guess(self._labels[label], float(row[label])) for label in (-row).argsort(kind='stable')[:top_k])
+                for row in probabilities_v]
+
+
+def _read_labels(export_dir: str) -> list[str]:
+    if not os.path.isfile(os.path.join(export_dir, 'saved_model.pb')):
+        what = 'is not there' if not os.path.exists(export_dir) else 'holds no saved_model.pb'
+        raise FlagError(f'{export_dir} {what}: the first argument is a folder that scripts/export.py wrote with '
+                        '--format=saved_model')
+    path = os.path.join(export_dir, 'assets', LABELS_FILE)
+    try:
+        with open(path, encoding='utf-8') as file:
+            return file.read().split('\n')[:-1]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f'cannot read {path}: {error}') from None

@@ -1,0 +1,105 @@
+"""model.json: what there is to know of a model beside its weights. Standard library only.
+
+Training writes it into its train_dir; evaluation, export and classification read it, so that nobody has to
+repeat the flags of the training. A folder without it (of an older training, say) works with the flags.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Collection, Sequence
+
+from inception_mg.config import DataConfig, ModelConfig
+from inception_mg.data.dataset_info import BACKGROUND
+from inception_mg.errors import FlagError, UserError
+from inception_mg.files import write_text
+
+CARD_FILE = 'model.json'
+FORMAT = 1  # Counts up when an older reader would misunderstand the file.
+SETTINGS = ('width', 'image_size')  # Those that must be as in the training.
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """What a model was made for.
+
+    classes[k - 1] is the name of output k; output 0 is the background. width, image_size (pixels) and
+    compute_dtype are the settings of its training, data_dir the folder of records that it learned from.
+    """
+
+    width: float
+    image_size: int
+    classes: tuple[str, ...]
+    compute_dtype: str
+    data_dir: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The name of every output, beginning with the background."""
+        return (BACKGROUND, *self.classes)
+
+
+def make_card(data: DataConfig, model: ModelConfig, classes: Sequence[str]) -> ModelCard:
+    """The card of a model with these settings and classes."""
+    return ModelCard(model.width, data.image_size, tuple(classes), model.compute_dtype, os.path.abspath(data.data_dir))
+
+
+def write_card(directory: str, card: ModelCard) -> None:
+    """Writes directory/model.json; readers see the old one or the new one."""
+    fields = {'format': FORMAT, 'num_classes': len(card.classes), **dataclasses.asdict(card)}
+    write_text(os.path.join(directory, CARD_FILE), json.dumps(fields, indent=1, ensure_ascii=False) + '\n')
+
+
+def folder_of(checkpoint: str) -> str:
+    """The folder of a checkpoint that may be named by its folder or by its path prefix."""
+    return checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint) or '.'
+
+
+def read_card(directory: str) -> ModelCard | None:
+    """Reads directory/model.json; None if there is none, UserError if it cannot be understood."""
+    path = os.path.join(directory, CARD_FILE)
+    try:
+        with open(path, encoding='utf-8') as file:
+            fields = json.load(file)
+        if fields['format'] != FORMAT:
+            raise UserError(f'{path} has format {fields["format"]}, this version reads {FORMAT}: use a version as new '
+                            'as the one that trained the model')
+        return ModelCard(float(fields['width']), int(fields['image_size']), tuple(map(str, fields['classes'])),
+                         str(fields['compute_dtype']), str(fields['data_dir']))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f'cannot read {path}: {error.strerror}') from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f'{path} is damaged ({type(error).__name__}: {error}): move it away and give --width and '
+                        '--image_size') from None
+
+
+def settle(card: ModelCard | None, directory: str, data: DataConfig, model: ModelConfig,
+           chosen: Collection[str] = SETTINGS) -> tuple[DataConfig, ModelConfig]:
+    """Returns the settings as the card has them; without a card, unchanged.
+
+    chosen: the settings that the user gave. FlagError naming both values where one contradicts the card.
+    """
+    if card is None:
+        return data, model
+    for name, given in (('width', model.width), ('image_size', data.image_size)):
+        meant = getattr(card, name)
+        if name in chosen and given != meant:
+            raise FlagError(f'--{name}={given:g}, but the model in {directory} has {meant:g} ({CARD_FILE}): leave '
+                            f'out --{name}')
+    return (dataclasses.replace(data, image_size=card.image_size, data_dir=data.data_dir or card.data_dir),
+            dataclasses.replace(model, width=card.width))
+
+
+def check_classes(card: ModelCard | None, directory: str, classes: Sequence[str], data_dir: str) -> None:
+    """Raises UserError where a data set has other classes, or another order of them, than the model."""
+    if card is None or tuple(classes) == card.classes:
+        return
+    here, there = f'the data set in {data_dir}', f'the model in {directory}'
+    if len(classes) != len(card.classes):
+        difference = f'has {len(classes)} classes, {there} has {len(card.classes)}'
+    else:
+        label = next(k for k, name in enumerate(classes) if name != card.classes[k])
+        difference = f'calls class {label + 1} {classes[label]!r}, {there} {card.classes[label]!r}'
+    raise UserError(f'{here} {difference}: give the --data_dir of the same classes in the same order')

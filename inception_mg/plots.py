@@ -1,0 +1,97 @@
+"""Pictures of training and evaluation as PNG files, by matplotlib, which is an extra: pip install ".[demo]"."""
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from inception_mg.errors import UserError
+
+_LOSS, _RATE, _PRECISION = '#1f5fa8', '#666666', '#b3401f'
+_MOST_NAMES = 60  # With more classes the names beside a matrix cannot be read.
+
+
+def available() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec('matplotlib') is not None
+
+
+def draw_training(losses: Mapping[int, float], rates: Mapping[int, float], precisions: Mapping[int, float],
+                  title: str, output: str) -> None:
+    """Draws step -> value: loss on the left axis, precision@1 on the right, the learning rate below."""
+    figure, (top, bottom) = _pyplot().subplots(2, 1, sharex=True, figsize=(9, 6), height_ratios=(4, 1),
+                                               layout='constrained')
+    for axis, values, colour, label in ((top, losses, _LOSS, 'training loss (with weight decay)'),
+                                        (bottom, rates, _RATE, 'learning rate')):
+        axis.plot(*_points(values), color=colour, linewidth=1.2)
+        axis.set_ylabel(label, color=colour)
+        axis.grid(alpha=0.3)
+    if precisions:
+        _plot_precision(top.twinx(), precisions)
+    top.set_title(title)
+    bottom.set_xlabel('global_step')
+    _save(figure, output)
+
+
+def draw_precision(precisions: Mapping[int, float], title: str, output: str) -> None:
+    """Draws precision@1 of evaluated checkpoints over their steps."""
+    figure, axis = _pyplot().subplots(figsize=(9, 4), layout='constrained')
+    _plot_precision(axis, precisions)
+    axis.grid(alpha=0.3)
+    axis.set_title(title)
+    axis.set_xlabel('global_step')
+    _save(figure, output)
+
+
+def draw_confusion(confusion: np.ndarray, labels: Sequence[str], title: str, output: str) -> None:
+    """Draws counts [classes, guesses] as shares of each class (row), with the counts in them if there is room."""
+    rows, columns = confusion.shape
+    side = min(16.0, 3.5 + 0.45 * max(rows, columns))
+    figure, axis = _pyplot().subplots(figsize=(side, side * 0.9), layout='constrained')
+    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    image = axis.imshow(shares, cmap='Blues', vmin=0, vmax=1)
+    figure.colorbar(image, ax=axis, label='share of the class', shrink=0.8)
+    axis.set(title=title, xlabel='guess', ylabel='class')
+    if columns <= _MOST_NAMES:
+        # Columns may begin with the background, which has no row.
+        axis.set_xticks(range(columns), labels[-columns:], rotation=60, ha='right', fontsize=8)
+        axis.set_yticks(range(rows), labels[-rows:], fontsize=8)
+    if columns <= _MOST_NAMES // 3:
+        for row, column in zip(*np.nonzero(confusion), strict=True):
+            axis.text(column, row, confusion[row, column], ha='center', va='center', fontsize=8,
+                      color='white' if shares[row, column] > 0.5 else 'black')
+    _save(figure, output)
+
+
+def _plot_precision(axis, precisions: Mapping[int, float]) -> None:
+    steps, values = _points(precisions)
+    axis.plot(steps, values, color=_PRECISION, marker='o', markersize=3, linewidth=1.4)
+    axis.set_ylim(0, 1)
+    axis.set_ylabel(f'precision@1 (last {values[-1]:.3f}, best {max(values):.3f})', color=_PRECISION)
+
+
+def _points(values: Mapping[int, float]) -> tuple:
+    return tuple(zip(*sorted(values.items()), strict=True)) or ((), ())
+
+
+def _pyplot():
+    if not available():
+        raise UserError('matplotlib is not installed: pip install ".[demo]"')
+    import matplotlib
+    matplotlib.use('Agg')  # Draws into files, on machines without a screen too.
+    import matplotlib.pyplot as plt
+    return plt
+
+
+def _save(figure, output: str) -> None:
+    """Saves the figure as PNG, so that a reader sees the old file or the new one."""
+    folder, name = os.path.split(output)
+    temporary = os.path.join(folder, f'.{name}.{os.getpid()}')
+    try:
+        figure.savefig(temporary, dpi=120, format='png')
+        os.replace(temporary, output)
+    except OSError as error:
+        raise UserError(f'cannot write {output}: {error.strerror}') from None
+    finally:
+        _pyplot().close(figure)

@@ -1,0 +1,69 @@
+"""The files by which training and those who watch it talk: STOP and training.json. Standard library only.
+
+A STOP file in the train_dir asks training to save and end; its first line says why. training.json says whether
+training is running, was interrupted, or is over, so that an evaluator knows when nothing more will come.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator
+
+from inception_mg.errors import UserError
+from inception_mg.files import write_text
+
+STOP_FILE = 'STOP'
+STATE_FILE = 'training.json'
+RUNNING, INTERRUPTED, OVER = 'running', 'interrupted', 'over'
+
+
+def request_stop(train_dir: str, why: str) -> None:
+    """Asks the training in train_dir to save and end. UserError where the file cannot be written."""
+    write_text(os.path.join(train_dir, STOP_FILE), why + '\n')
+
+
+def stop_request(train_dir: str) -> str:
+    """Why the training in train_dir should end, on one line; '' if nobody asks for it."""
+    try:
+        with open(os.path.join(train_dir, STOP_FILE), encoding='utf-8', errors='replace') as file:
+            return ' '.join(file.readline().split()) or 'no reason given'
+    except FileNotFoundError:
+        return ''
+    except OSError as error:
+        return f'it cannot be read ({error.strerror})'
+
+
+def refuse_stopped(train_dir: str) -> None:
+    """Raises UserError if an earlier training in train_dir was asked to end, and still is."""
+    if why := stop_request(train_dir):
+        raise UserError(f'{os.path.join(train_dir, STOP_FILE)} asks training to end ({why}): delete that file to go on')
+
+
+def write_state(train_dir: str, state: str) -> None:
+    """Says RUNNING, INTERRUPTED or OVER of the training in train_dir."""
+    write_text(os.path.join(train_dir, STATE_FILE), json.dumps({'state': state}) + '\n')
+
+
+def is_over(train_dir: str) -> bool:
+    """Whether training has said that it reached its end; a file that is not there or not readable says no."""
+    try:
+        with open(os.path.join(train_dir, STATE_FILE), encoding='utf-8') as file:
+            return json.load(file)['state'] == OVER
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+@contextlib.contextmanager
+def recording(train_dir: str, interrupted: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Within, training is running; after that it is over, or interrupted by an error or a signal.
+
+    interrupted: whether a signal came. Who is killed leaves RUNNING behind, and is expected back.
+    """
+    write_state(train_dir, RUNNING)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(UserError):  # The error that ends the training is the one to be told.
+            write_state(train_dir, INTERRUPTED)
+        raise
+    write_state(train_dir, INTERRUPTED if interrupted() else OVER)

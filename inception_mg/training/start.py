@@ -1,0 +1,140 @@
+"""Where a training begins: at the newest checkpoint of its train_dir, at trained weights, or anew."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from inception_mg.config import RunConfig
+from inception_mg.errors import FlagError
+from inception_mg.model import checkpoints
+from inception_mg.model.warm_start import WarmStart, plan_warm_start
+from inception_mg.model.weights import Weights, open_weights
+from inception_mg.run_state import refuse_stopped
+
+v1 = tf.compat.v1
+SLOTS = ('/RMSProp', '/RMSProp_1')
+
+
+class Start(NamedTuple):
+    """Where a training begins. checkpoint: the one in train_dir, or the pretrained one, or ''.
+    weights: of the pretrained one."""
+
+    checkpoint: str
+    weights: Weights | None
+    fine_tune: bool
+    step: int
+
+    @classmethod
+    def find(cls, run: RunConfig) -> 'Start':
+        """Looks in train_dir first: a training that has begun resumes, also a fine-tuning one.
+
+        Raises UserError where a STOP file from before still asks it to end.
+        """
+        refuse_stopped(run.train_dir)
+        newest = checkpoints.newest_checkpoint(run.train_dir)
+        if newest:
+            return cls(newest, None, False, checkpoints.step_of(newest))
+        if run.pretrained_model_checkpoint_path:
+            weights = open_weights(run.pretrained_model_checkpoint_path, 'pretrained_model_checkpoint_path')
+            return cls(weights.path, weights, run.fine_tune, 0)
+        return cls('', None, False, 0)
+
+    @property
+    def resume_path(self) -> str | None:
+        """The checkpoint that restores everything, if there is one."""
+        return self.checkpoint if self.checkpoint and not self.weights else None
+
+    def lines(self, run: RunConfig, alive: bool = False) -> list[str]:
+        """What to tell the user. alive: a cluster's variables outlived their chief, and are gone on from."""
+        what, more = 'starts new', []
+        if alive:
+            what = 'goes on from the variables on the ps, which are alive'
+        elif self.weights:
+            what = f'starts from {self.checkpoint}' + (' without its two heads' if self.fine_tune else '')
+            more = self._plan().lines()
+        elif self.checkpoint:
+            what = f'resumes from {os.path.basename(self.checkpoint)} at step {self.step}'
+            lacking = lacking_slots(self.checkpoint, v1.global_variables())
+            more = [f'           {len(lacking)} slots of the optimizer that it lacks begin anew'] if lacking else []
+        return [f'train_dir  {run.train_dir}: {what}; a checkpoint every {run.save_interval_secs:g} s and at the end',
+                *more, f'           tensorboard --logdir {run.train_dir}']
+
+    def check(self, freeze_below: str = '') -> None:
+        """Raises UserError if the checkpoint is not of this model, or if weights were frozen that nobody trained."""
+        if self.resume_path:
+            new = {variable.op.name for variable in lacking_slots(self.checkpoint, v1.global_variables())}
+            checkpoints.check_shapes(self.checkpoint,
+                                     {v.op.name: v for v in v1.global_variables() if v.op.name not in new},
+                                     'it is of another model; give the flags it was trained with, or another train_dir')
+        elif self.weights:
+            self._plan()
+        elif freeze_below:
+            raise FlagError(f'--freeze_below={freeze_below} would freeze weights that nobody has trained: name some '
+                            'with --pretrained_model_checkpoint_path')
+
+    def build_init_fn(self) -> Callable | None:
+        """What a new session does after the initialisers: takes the pretrained weights, and begins
+        the moving averages at them."""
+        if not self.weights:
+            return None
+        by_name = {v.op.name: v for v in v1.global_variables()}
+        fed, assigns = {}, []
+        for variable in self._plan().taken:
+            name = variable.op.name
+            with tf.device(None), tf.device(variable.device):
+                fed[name] = v1.placeholder(tf.float32, variable.shape)
+                assigns += [target.assign(fed[name], read_value=False)
+                            for target in (variable, by_name[name + checkpoints.AVERAGE])]
+
+        def init_fn(scaffold, session) -> None:
+            session.run(assigns, {value: self.weights.read(name) for name, value in fed.items()})
+
+        return init_fn
+
+    def _plan(self) -> WarmStart:
+        by_name = {v.op.name: v for v in v1.global_variables()}
+        model = [v for name, v in by_name.items() if name + checkpoints.AVERAGE in by_name]
+        return plan_warm_start(self.weights, model, self.fine_tune)
+
+
+class ResumingSaver(v1.train.Saver):
+    """Saves and restores all variables, and also restores one checkpoint that does not fit quite.
+
+    What `odd` may lack are slots of the optimizer (it is of a run with frozen blocks, or has weights only): they begin
+    anew. Its global_step may be float32, as the 2016 program has it.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], odd: str, **options):
+        super().__init__(variables, **options)
+        self._odd, lacking = odd, lacking_slots(odd, variables)
+        steps = [v for v in variables if v.op.name == 'global_step' and checkpoints.step_is_float(odd)]
+        self._begin_anew = v1.variables_initializer(lacking)
+        self._steps = [step.assign(checkpoints.step_of(odd), read_value=False) for step in steps]
+        apart = {v.op.name for v in [*lacking, *steps]}
+        self._rest = v1.train.Saver([v for v in variables if v.op.name not in apart])
+
+    def restore(self, sess: v1.Session, save_path: str) -> None:
+        """Restores every variable from the path prefix `save_path`."""
+        if save_path != self._odd:
+            super().restore(sess, save_path)
+            return
+        sess.run(self._begin_anew)
+        self._rest.restore(sess, save_path)
+        sess.run(self._steps)
+
+
+def build_saver(run: RunConfig) -> v1.train.Saver:
+    """A saver of all variables: one unsharded checkpoint, whatever devices they are on."""
+    variables, newest = v1.global_variables(), checkpoints.newest_checkpoint(run.train_dir)
+    options = {'max_to_keep': run.max_checkpoints_to_keep or None, 'save_relative_paths': True}
+    if newest and (lacking_slots(newest, variables) or checkpoints.step_is_float(newest)):
+        return ResumingSaver(variables, newest, **options)
+    return v1.train.Saver(variables, **options)
+
+
+def lacking_slots(checkpoint: str, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
+    """The optimizer's slots that `checkpoint` does not have."""
+    there = checkpoints.open_checkpoint(checkpoint).get_variable_to_shape_map()
+    return [v for v in variables if v.op.name.endswith(SLOTS) and v.op.name not in there]

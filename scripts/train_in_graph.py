@@ -1,0 +1,63 @@
+"""Runs one task of a cluster that trains Inception v3 in-graph: the client, or a ps or worker that serves it.
+
+    python scripts/train_in_graph.py --job_name=worker --task_id=0 --ps_hosts=a:2222 \\
+        --worker_hosts=b:2222,c:2222 --data_dir=DIR --train_dir=DIR --num_gpus=2
+
+Start one for each host of the two lists, in any order and with the same flags; worker 0 is the client, who alone
+builds a graph: a tower on each of --num_gpus devices of every worker, and the variables on the ps, or on worker 0 if
+--ps_hosts is empty. --batch_size is that of the whole cluster; --data_dir must hold the same shards on every worker.
+Without cluster flags TF_CONFIG in the environment says who is who. `launch_local.py --in_graph` starts them all on
+this machine. Exit codes: 0 at --max_steps, 2 for wrong flags, 75 when the rest of the cluster was lost (start this task
+again), 143 after a signal, 1 otherwise.
+"""
+
+import os
+
+from absl import flags
+
+import common  # First: it quiets TensorFlow's start.
+from dist import cluster as clusters
+from inception_mg import checks, config
+from inception_mg.errors import FlagError
+
+
+def main() -> int:
+    settings, options = common.from_flags(config.ClusterConfig), common.from_flags(config.InGraphConfig)
+    data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
+    devices, optimizer = common.from_flags(config.DeviceConfig), common.from_flags(config.OptimizerConfig)
+    run = common.from_flags(config.RunConfig)
+    if settings.slurm_ps:
+        cluster = clusters.from_slurm(os.environ, settings.slurm_ps)
+    else:
+        cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
+                                   os.environ, needs_ps=False)
+    if cluster is None:
+        raise FlagError('no cluster: give --worker_hosts, --job_name, --task_id and perhaps --ps_hosts, or set '
+                        'TF_CONFIG')
+    if cluster.job == 'evaluator':
+        raise FlagError('in-graph training has no evaluator: start evaluate.py --checkpoint_dir=DIR beside it')
+    checks.check_cluster(settings)
+    checks.check_in_graph(options, devices, len(cluster.ps), len(cluster.workers))
+    if cluster.job == 'ps':
+        clusters.hide_gpus(os.environ)  # Before TensorFlow is there to look.
+    else:
+        clusters.choose_gpus(settings.gpus, os.environ)
+    if cluster.is_chief:
+        checks.check_data(data)
+        checks.check_model(model)
+        checks.check_run(run, optimizer)
+    with common.quiet_import():
+        from dist import in_graph
+    if cluster.is_chief:
+        return in_graph.run_client(cluster, data, model, optimizer, devices, run, options, settings)
+    return in_graph.serve(cluster, data, devices, options, settings)
+
+
+if __name__ == '__main__':
+    common.define_flags(config.ClusterConfig, skip=('sync', 'num_replicas_to_aggregate'))
+    common.define_flags(config.InGraphConfig, config.DataConfig, config.ModelConfig, config.DeviceConfig,
+                        config.RunConfig)
+    common.define_flags(config.OptimizerConfig, initial_learning_rate=0.045, num_epochs_per_decay=2.0,
+                        learning_rate_decay_factor=0.94)  # Those of inception_distributed_train.py.
+    flags.DEFINE_alias('task_index', 'task_id')
+    common.run_task(main)
