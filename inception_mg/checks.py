@@ -1,7 +1,5 @@
 """Checks of settings that need only their values, so that a wrong flag is refused before TensorFlow is imported."""
 
-import os
-
 from inception_mg.config import (
     COMPUTE_DTYPES,
     EXPORT_FORMATS,
