@@ -4,7 +4,6 @@ import pathlib
 from typing import NamedTuple
 
 import tensorflow as tf
-from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from inception_mg import placement as placements
 from inception_mg.config import DeviceConfig
@@ -61,11 +60,9 @@ def session_config(config: DeviceConfig, count: int, on_gpus: bool) -> v1.Config
         proto.gpu_options.allow_growth = not config.gpu_memory_fraction
         proto.gpu_options.per_process_gpu_memory_fraction = config.gpu_memory_fraction
     else:
-        # Of Grappler only what joins batch normalisation and ReLU in one kernel: all the rest gains a training step
-        # on CPUs nothing that could be measured and costs up to ten seconds per session. On GPUs it chooses the
-        # layout of the convolutions.
-        proto.graph_options.rewrite_options.optimizers.append('remap')
-        proto.graph_options.rewrite_options.meta_optimizer_iterations = RewriterConfig.ONE
+        # Grappler gains a training step on CPUs nothing that could be measured and costs up to ten
+        # seconds per session; on GPUs it chooses the layout of the convolutions.
+        proto.graph_options.rewrite_options.disable_meta_optimizer = True
         proto.device_count['CPU'] = count
         proto.device_count['GPU'] = 0
     return proto
