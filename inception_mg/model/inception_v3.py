@@ -135,7 +135,7 @@ class _Blocks:
             'branch1x1': chain((64, 1, 1)),
             'branch5x5': chain((48, 1, 1), (64, 5, 5)),
             'branch3x3dbl': chain((64, 1, 1), (96, 3, 3), (96, 3, 3)),
-            'branch_pool': chain((pool_channels, 1, 1), pool=avg_pool)})
+            'branch_pool': chain((pool_channels, 1, 1), first=avg_pool)})
 
     def to_grid17(self, name: str, net: tf.Tensor) -> tf.Tensor:
         return self._concat(name, net, {
@@ -149,7 +149,7 @@ class _Blocks:
             'branch1x1': chain((192, 1, 1)),
             'branch7x7': chain((c, 1, 1), (c, 1, 7), (192, 7, 1)),
             'branch7x7dbl': chain((c, 1, 1), (c, 7, 1), (c, 1, 7), (c, 7, 1), (192, 1, 7)),
-            'branch_pool': chain((192, 1, 1), pool=avg_pool)})
+            'branch_pool': chain((192, 1, 1), first=avg_pool)})
 
     def to_grid8(self, name: str, net: tf.Tensor) -> tf.Tensor:
         return self._concat(name, net, {
@@ -162,7 +162,7 @@ class _Blocks:
             'branch1x1': self._chain((320, 1, 1)),
             'branch3x3': self._chain((384, 1, 1), fan=384),
             'branch3x3dbl': self._chain((448, 1, 1), (384, 3, 3), fan=384),
-            'branch_pool': self._chain((192, 1, 1), pool=avg_pool)})
+            'branch_pool': self._chain((192, 1, 1), first=avg_pool)})
 
     def _concat(self, name: str, net: tf.Tensor, branches: dict[str, Branch]) -> tf.Tensor:
         """Runs each branch on its device and joins their channels on the block's own."""
@@ -175,9 +175,9 @@ class _Blocks:
             self._points[name] = tf.concat(outputs, axis=3)
         return self._points[name]
 
-    def _chain(self, *convs: tuple[int, int, int], pool: Branch | None = None, reduce: bool = False,
+    def _chain(self, *convs: tuple[int, int, int], first: Branch | None = None, reduce: bool = False,
                fan: int = 0) -> Branch:
-        """A branch: `pool`, then convolutions (channels, height, width) named Conv, Conv_1, ...
+        """A branch: `first`, then convolutions (channels, height, width) named Conv, Conv_1, ...
 
         reduce: the last one halves the grid. fan: it ends in a 1x3 and a 3x1 convolution side by
         side, of `fan` channels each.
@@ -185,11 +185,11 @@ class _Blocks:
         names = ['Conv'] + [f'Conv_{number}' for number in range(1, len(convs) + 2)]
 
         def branch(net: tf.Tensor) -> tf.Tensor:
+            net = first(net) if first else net
             for number, (channels, height, width) in enumerate(convs):
                 halve = reduce and number == len(convs) - 1
                 net = self._layers.conv(net, channels, [height, width], stride=2 if halve else 1,
-                                        padding='VALID' if halve else 'SAME', scope=names[number],
-                                        pool=None if number else pool)
+                                        padding='VALID' if halve else 'SAME', scope=names[number])
             if fan:
                 wide, tall = names[len(convs):len(convs) + 2]
                 net = tf.concat([self._layers.conv(net, fan, [1, 3], scope=wide),

@@ -6,7 +6,7 @@ statistics. So nothing is looked up in graph collections, and the copies cannot 
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -51,20 +51,16 @@ class Layers:
         return max(8, 8 * round(channels * self.width / 8))
 
     def conv(self, net: tf.Tensor, channels: int, kernel: Sequence[int], stride: int = 1,
-             padding: str = 'SAME', stddev: float = 0.1, scope: str = 'Conv',
-             pool: Callable[[tf.Tensor], tf.Tensor] | None = None) -> tf.Tensor:
+             padding: str = 'SAME', stddev: float = 0.1, scope: str = 'Conv') -> tf.Tensor:
         """Convolution without bias, batch normalisation, ReLU.
 
-        `channels` is the number in the release, before the width multiplier. pool: a mean over windows
-        before a 1x1 convolution; it is taken after it, which is the same and leaves fewer channels to pool. Variables:
+        `channels` is the number in the release, before the width multiplier. Variables:
         scope/weights [kernel, in, out] and scope/BatchNorm/{beta, moving_mean, moving_variance}.
         """
         with v1.variable_scope(scope):
             shape = [*kernel, net.shape[-1], self.depth(channels)]
-            weights = tf.cast(self._weights(shape, stddev), net.dtype)
-            convolve = _convolve if self.is_training else tf.nn.conv2d
-            net = convolve(net, weights, stride, padding)
-            net = pool(net) if pool else net
+            weights = self._weights(shape, stddev)
+            net = tf.nn.conv2d(net, tf.cast(weights, net.dtype), stride, padding)
             return tf.nn.relu(self.batch_norm(net))
 
     def batch_norm(self, net: tf.Tensor) -> tf.Tensor:
@@ -131,22 +127,6 @@ def avg_pool(net: tf.Tensor, size: int | Sequence[int] = 3, stride: int = 1,
              padding: str = 'SAME') -> tf.Tensor:
     """Mean of each window; at the edges of the image, of its pixels inside."""
     return tf.nn.avg_pool2d(net, size, stride, padding)
-
-
-def _convolve(net: tf.Tensor, weights: tf.Tensor, stride: int, padding: str) -> tf.Tensor:
-    """tf.nn.conv2d, but a matrix product where it is no more than that: with 1x1 kernels, or one that covers all.
-
-    On CPUs the gradient of the weights is then two to four times as fast in bfloat16, with a kernel that covers all
-    more. Only for training: in inference TensorFlow can fuse convolutions with what follows.
-    """
-    height, width, channels, outputs = weights.shape
-    covers_all = padding == 'VALID' and [height, width] == net.shape[1:3]
-    if 'GPU' in net.device or not (covers_all or (height, width, stride) == (1, 1, 1)):
-        return tf.nn.conv2d(net, weights, stride, padding)
-    grid = [1, 1] if covers_all else net.shape[1:3]
-    rows = tf.reshape(net, [-1, height * width * channels])
-    product = tf.matmul(rows, tf.reshape(weights, [-1, outputs]), name='Conv2D')
-    return tf.reshape(product, [-1, *grid, outputs])
 
 
 def _bessel_inverse(count: int) -> float:
