@@ -7,11 +7,11 @@ source scripts/venv.sh
 make_venv fresh
 "$PYTHON" -m ruff check .
 
-# The tests without clusters on two cores at once; then the clusters alone, because they watch the clock.
+# Two files at a time: first the tests without clusters, then the clusters, whose tasks mostly wait.
 run() {
     local code=0
     "$PYTHON" -m pytest "$@" || code=$?
     [ $code = 0 ] || [ $code = 5 ]  # 5: the arguments selected no test of this ring.
 }
 run -m 'not gpu and not cluster' -n 2 --dist loadfile "$@"
-run -m 'cluster and not gpu' "$@"
+run -m 'cluster and not gpu' -n 2 --dist loadfile "$@"

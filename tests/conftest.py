@@ -75,6 +75,20 @@ def small_export(small_model, tmp_path_factory) -> str:
                   lambda line: None, chosen=())
 
 
+def pytest_sessionfinish(session) -> None:
+    """Under pytest-xdist: gives what this process recorded to the one that prints the table."""
+    import cluster_harness
+    if hasattr(session.config, 'workeroutput'):
+        session.config.workeroutput['deaths'] = [list(row) for row in cluster_harness.TABLE]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error) -> None:
+    """The other end of it; a process that crashed has nothing to give."""
+    import cluster_harness
+    cluster_harness.TABLE.extend(tuple(row) for row in getattr(node, 'workeroutput', {}).get('deaths', ()))
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     """Prints the table of deaths that cluster tests recorded, if any ran."""
     import cluster_harness

@@ -57,7 +57,7 @@ def test_a_signal_saves_and_the_next_run_goes_on(three_classes, tmp_path):
     with open(tmp_path / 'log', 'w+') as log:
         task = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            deadline = time.monotonic() + 90
+            deadline = time.monotonic() + 240
             while (tmp_path / 'log').read_text().count('\nstep') < 3:
                 assert task.poll() is None and time.monotonic() < deadline, (tmp_path / 'log').read_text()
                 time.sleep(0.1)

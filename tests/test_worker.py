@@ -129,7 +129,7 @@ def test_workers_read_every_image_once_and_no_two_the_same(three_classes, monkey
     monkeypatch.setattr(train, 'build_train_step', lambda placement, dataset_for, *args, **options:
                         makers.append(dataset_for))
     for index in range(3):
-        make_worker(three_classes, index, DeviceConfig(), distort=False).build()
+        make_worker(three_classes, index, DeviceConfig(), distort=False, data_seed=1).build()
         with tf.Graph().as_default(), v1.Session() as session:
             images, _ = v1.data.make_one_shot_iterator(makers[-1](0, 1, 4)).get_next()
             parts.append([image.tobytes() for _ in range(2) for image in session.run(images)])
