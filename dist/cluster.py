@@ -193,8 +193,11 @@ def _hosts_of(job: str, value) -> tuple[str, ...]:
 
 
 def resolve(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int,
-            environ: Mapping[str, str], needs_ps: bool = True) -> Cluster | None:
-    """Returns the cluster of the flags if any is given, else of TF_CONFIG, else None (no cluster)."""
+            environ: Mapping[str, str], needs_ps: bool = True, slurm_ps: int = 0) -> Cluster | None:
+    """Returns the cluster of Slurm if `slurm_ps` asks for it, else of the flags if any is given, else of TF_CONFIG,
+    else None (no cluster)."""
+    if slurm_ps:
+        return from_slurm(environ, slurm_ps)
     if ps_hosts or worker_hosts or job_name:
         return from_flags(ps_hosts, worker_hosts, job_name, task_id, needs_ps)
     text = environ.get('TF_CONFIG', '').strip()

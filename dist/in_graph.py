@@ -82,7 +82,7 @@ def run_client(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer
                       lambda: bool(stopper.signal_name), say, boards=ps.connect_all_boards(cluster))
         with tf.Graph().as_default(), taking_part(peers):
             found = find_devices(peers, server.target, unfiltered_config(cluster))
-            placement = place(cluster, found, count_devices(machine), devices, options)
+            placement = place(cluster, found, len(machine.placement.devices), devices, options)
             client = _Client(cluster, peers, placement, machine, source, data, model, optimizer, run, say)
             with naming_the_reader(cluster, data.data_dir):
                 client.work(server.target, stopper)
@@ -100,12 +100,6 @@ def unfiltered_config(cluster: Cluster, base: v1.ConfigProto | None = None) -> v
     config = session_config(cluster, base)
     del config.device_filters[:]
     return config
-
-
-def count_devices(machine: Machine) -> int:
-    """How many devices the towers of a machine use."""
-    return len({device for tower in machine.placement.towers
-                for device in (tower.device, *tower.branches, *tower.stages) if device})
 
 
 def find_devices(peers: Peers, target: str, config: v1.ConfigProto) -> list[str]:
@@ -222,7 +216,7 @@ class _Client:
                                           self.say)
         initialise = build_initialise(
             saver, lambda: newest_checkpoint(self.run.train_dir) or '', v1.global_variables_initializer(),
-            init_fn=init_fn and (lambda session: init_fn(None, session)))
+            init_fn=init_fn)
         creator = ClientSessionCreator(self.peers, target, self.session_config(), self.check_devices, initialise,
                                        tf.group(v1.local_variables_initializer(), step.start_input))
         loop_hooks = [PeersHook(self.peers, step.global_step, self.run.max_steps),
@@ -234,19 +228,13 @@ class _Client:
     def session_config(self) -> v1.ConfigProto:
         """That of this machine, and soft placement if any worker computes on GPUs."""
         config = unfiltered_config(self.cluster, self.machine.session_config)
-        config.allow_soft_placement |= any('GPU' in device for device in self.devices)
+        config.allow_soft_placement |= any('GPU' in device for device in self.placement.devices)
         return config
-
-    @property
-    def devices(self) -> set[str]:
-        """Those of all towers."""
-        return {device for tower in self.placement.towers
-                for device in (tower.device, *tower.branches, *tower.stages) if device}
 
     def check_devices(self, found: Sequence[str]) -> None:
         """Raises UserError for a worker that came back without devices on which the graph has towers."""
         names = {name.replace('/replica:0', '') for name in found}
-        for device in sorted(self.devices - names):
+        for device in sorted(self.placement.devices - names):
             raise UserError(f'{device} is gone: its worker came back with other devices than it had; start it with the '
                             'flags it had, or the client again')
 

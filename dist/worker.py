@@ -6,12 +6,13 @@ Only addresses tell it from training on one machine: the placement, the builder,
 are those of inception_mg.training. What is added here is who initialises, who waits and who saves.
 """
 
+import collections
 import contextlib
 import dataclasses
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 
@@ -178,9 +179,17 @@ class PaceHook(v1.train.SessionRunHook):
                   f'{self._bytes * self._runs / passed / 1e6:.1f} MB/s each way')
 
 
-def weight_bytes(step: TrainStep) -> int:
-    """Bytes of all trained weights: what each worker pulls, and pushes as gradients, in a step."""
-    return sum(variable.shape.num_elements() * variable.dtype.size for _, variable in step.gradients)
+def bytes_by_device(variables: Iterable[tf.Variable]) -> collections.Counter[str]:
+    """Device -> bytes of the variables on it."""
+    found: collections.Counter[str] = collections.Counter()
+    for variable in variables:
+        found[variable.device] += variable.shape.num_elements() * variable.dtype.size
+    return found
+
+
+def weights_by_device(step: TrainStep) -> collections.Counter[str]:
+    """Device -> bytes of trained weights: what each worker pulls, and pushes as gradients, in a step."""
+    return bytes_by_device(variable for _, variable in step.gradients)
 
 
 def with_counts(step: TrainStep, sync: SyncReplicas | None) -> TrainStep:
@@ -194,15 +203,11 @@ def with_counts(step: TrainStep, sync: SyncReplicas | None) -> TrainStep:
 def wire_lines(step: TrainStep, ps_devices: tuple[str, ...], batch_size: int) -> list[str]:
     """What a step moves, what each ps holds, and how many steps its network carries at most: beyond that
     more workers are not faster."""
-    loads, moved = dict.fromkeys(ps_devices, 0), dict.fromkeys(ps_devices, 0)
-    for variable in v1.global_variables():
-        loads[variable.device] += variable.shape.num_elements() * variable.dtype.size
-    for _, variable in step.gradients:
-        moved[variable.device] += variable.shape.num_elements() * variable.dtype.size
-    total, fullest = sum(moved.values()), max(moved.values())
+    loads, moved = bytes_by_device(v1.global_variables()), weights_by_device(step)
+    total, fullest = moved.total(), max(moved.values())
     most = LINK / fullest
     return [
-        'ps         ' + ', '.join(f'ps {k} holds {load / 1e6:.1f} MB' for k, load in enumerate(loads.values())),
+        'ps         ' + ', '.join(f'ps {k} holds {loads[device] / 1e6:.1f} MB' for k, device in enumerate(ps_devices)),
         f'wire       a step of each worker pulls {total / 1e6:.1f} MB of weights and pushes as much of gradients; with '
         '10 Gbit/s',
         f'           at each ps all workers together make at most {most:.0f} steps/s, {most * batch_size:.0f} '
@@ -237,7 +242,7 @@ class _Worker:
         loop_hooks = [PeersHook(self.peers, step.global_step, self.run.max_steps), *([sync.hook] if sync else []),
                       *([] if start else [EndWithChiefHook(self.peers)]),
                       JoinHook(self.cluster.name, step.global_step, self.say),
-                      PaceHook(self.cluster.name, weight_bytes(step), sync, self.say),
+                      PaceHook(self.cluster.name, weights_by_device(step).total(), sync, self.say),
                       *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
         beside = train.files_beside(self.run, self.source, self.data, self.model, stopper) if start else None
         with beside or contextlib.nullcontext():
@@ -285,7 +290,7 @@ class _Worker:
             hooks.append(CountsHook(sync, self.run.log_every_steps, self.say))
         initialise = build_initialise(
             saver, lambda: newest_checkpoint(self.run.train_dir) or '', v1.global_variables_initializer(),
-            sync.reset_op if sync else None, init_fn and (lambda session: init_fn(None, session)))
+            sync.reset_op if sync else None, init_fn)
         return ChiefSessionCreator(self.peers, target, self.machine.session_config, graph, initialise,
                                    local_init), hooks
 

@@ -41,6 +41,12 @@ class Placement:
         """The hosts of the towers, each once, in the order of the towers."""
         return tuple(dict.fromkeys(tower.host for tower in self.towers))
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """All devices on which the towers compute."""
+        return frozenset(device for tower in self.towers for device in (tower.device, *tower.branches, *tower.stages)
+                         if device)
+
     def towers_on(self, host: str) -> tuple[Tower, ...]:
         """The towers whose host is `host`, in order."""
         return tuple(tower for tower in self.towers if tower.host == host)

@@ -24,11 +24,8 @@ def main() -> int:
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     optimizer, run = common.from_flags(config.OptimizerConfig), common.from_flags(config.RunConfig)
     checks.check_cluster(settings)
-    if settings.slurm_ps:
-        cluster = clusters.from_slurm(os.environ, settings.slurm_ps)
-    else:
-        cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
-                                   os.environ)
+    cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
+                               os.environ, slurm_ps=settings.slurm_ps)
     if cluster is None:
         raise FlagError('no cluster: give --ps_hosts, --worker_hosts, --job_name and --task_id, or set TF_CONFIG')
     if cluster.job == 'ps':

@@ -26,11 +26,8 @@ def main() -> int:
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     devices, optimizer = common.from_flags(config.DeviceConfig), common.from_flags(config.OptimizerConfig)
     run = common.from_flags(config.RunConfig)
-    if settings.slurm_ps:
-        cluster = clusters.from_slurm(os.environ, settings.slurm_ps)
-    else:
-        cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
-                                   os.environ, needs_ps=False)
+    cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
+                               os.environ, needs_ps=False, slurm_ps=settings.slurm_ps)
     if cluster is None:
         raise FlagError('no cluster: give --worker_hosts, --job_name, --task_id and perhaps --ps_hosts, or set '
                         'TF_CONFIG')

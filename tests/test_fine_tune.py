@@ -212,7 +212,7 @@ def test_a_chief_gives_the_weights_to_the_ps_once(weights, three_outputs, tmp_pa
         assert len(fed) == 2 * 384 and {op.device for op in fed} == {'/job:ps/task:0/device:CPU:0'}
         newest: list[str] = []
         initialise = build_initialise(saver, lambda: newest[-1] if newest else '', v1.global_variables_initializer(),
-                                      None, lambda session: init_fn(None, session))
+                                      None, init_fn)
         with v1.Session(worker.target) as session:
             assert initialise(session) == 'initialised all variables'
             check_taken(session, model, weights)

@@ -106,13 +106,7 @@ def test_every_operation_on_its_device(traced, name):
     placement = PLACEMENTS[name]
     step, metadata = traced(name)
     where = report.devices_of_ops(metadata)
-    for number, tower in enumerate(placement.towers):
-        devices = {'branch_left': tower.branches[0], 'branch_right': tower.branches[-1],
-                   'top_stage': tower.stages[-1], 'join': tower.stages[0]}
-        for scope, device in devices.items():
-            ops = {op: d for op, d in where.items() if op.startswith(f'tower_{number}/') and f'/{scope}/' in op}
-            assert any('gradients/' in op for op in ops), (scope, sorted(where))
-            assert set(ops.values()) == {device or tower.device}, (scope, ops)
+    toy_model.check_tower_devices(placement, where)
     # Each host reads its own input, and applies nothing; each variable, slot and average is beside its weight.
     for number, host in enumerate(placement.hosts):
         assert {d for op, d in where.items() if op.startswith(f'input_{number}/')} == {host}

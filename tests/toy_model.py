@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from inception_mg.model.layers import Statistic
 from inception_mg.model.losses import TowerLoss
+from inception_mg.placement import Placement
 
 v1 = tf.compat.v1
 INPUTS, HIDDEN, DECAY, WEIGHT_DECAY = 3, 4, 0.9, 0.01
@@ -107,3 +108,15 @@ def numpy_run(count: int, steps: int, towers: int = 1) -> tuple[list[float], dic
             velocity[name] = MOMENTUM * velocity[name] + gradients[name]
             w[name] -= RATE * velocity[name]
     return losses, {**w, 'statistic': statistic}
+
+
+def check_tower_devices(placement: Placement, where: dict[str, str]) -> None:
+    """Asserts of operations that ran (name -> device) that each part of a tower, forward and backward, was on its
+    device: tower_0/branch_left/..., tower_0/gradients/tower_0/branch_left/..."""
+    for number, tower in enumerate(placement.towers):
+        devices = {'branch_left': tower.branches[0], 'branch_right': tower.branches[-1],
+                   'top_stage': tower.stages[-1], 'join': tower.stages[0]}
+        for scope, device in devices.items():
+            ops = {op: d for op, d in where.items() if op.startswith(f'tower_{number}/') and f'/{scope}/' in op}
+            assert any('gradients/' in op for op in ops), (scope, sorted(where))
+            assert set(ops.values()) == {device or tower.device}, (scope, ops)

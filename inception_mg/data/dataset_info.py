@@ -10,6 +10,7 @@ import os
 import re
 
 from inception_mg.errors import UserError
+from inception_mg.files import write_text
 
 SUBSETS = ('train', 'validation')
 DATASET_FILE = 'dataset.json'
@@ -74,15 +75,8 @@ def read_dataset_info(data_dir: str) -> DatasetInfo:
 
 def write_dataset_info(data_dir: str, info: DatasetInfo) -> None:
     """Writes data_dir/dataset.json under a temporary name, then renames it: readers see old or new."""
-    path = os.path.join(data_dir, DATASET_FILE)
-    temporary = os.path.join(data_dir, f'.{DATASET_FILE}.{os.getpid()}')
-    try:
-        with open(temporary, 'w', encoding='utf-8', newline='\n') as file:
-            json.dump(dataclasses.asdict(info), file, indent=1, ensure_ascii=False)
-            file.write('\n')
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f'cannot write {path}: {error.strerror}') from None
+    write_text(os.path.join(data_dir, DATASET_FILE),
+               json.dumps(dataclasses.asdict(info), indent=1, ensure_ascii=False) + '\n')
 
 
 def shard_name(subset: str, shard: int, shards: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from inception_mg.errors import UserError
+from inception_mg.model.names import AUX_HEAD
 
 v1 = tf.compat.v1
 AVERAGE = '/ExponentialMovingAverage'
@@ -101,7 +102,7 @@ def names_to_restore(checkpoint: str, variables: Sequence[tf.Variable], use_aver
     variables: all of the model's, with the batch-norm statistics. The auxiliary head is left out: only training uses
     it, and its kernel follows from the image size. Raises UserError when averages are wanted and there are none.
     """
-    variables = [variable for variable in variables if not variable.op.name.startswith('aux_logits/')]
+    variables = [variable for variable in variables if not variable.op.name.startswith(AUX_HEAD)]
     if not use_averages:
         return {variable.op.name: variable for variable in variables}
     names = average_names(variables)

@@ -74,7 +74,7 @@ class Start(NamedTuple):
             raise FlagError(f'--freeze_below={freeze_below} would freeze weights that nobody has trained: name some '
                             'with --pretrained_model_checkpoint_path')
 
-    def build_init_fn(self) -> Callable | None:
+    def build_init_fn(self) -> Callable[[v1.Session], None] | None:
         """What a new session does after the initialisers: takes the pretrained weights, and begins
         the moving averages at them."""
         if not self.weights:
@@ -88,7 +88,7 @@ class Start(NamedTuple):
                 assigns += [target.assign(fed[name], read_value=False)
                             for target in (variable, by_name[name + checkpoints.AVERAGE])]
 
-        def init_fn(scaffold, session) -> None:
+        def init_fn(session: v1.Session) -> None:
             session.run(assigns, {value: self.weights.read(name) for name, value in fed.items()})
 
         return init_fn

@@ -88,9 +88,10 @@ def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
             run_state.write_state(run.train_dir, run_state.OVER)
             return ''
         start.check(model.freeze_below)
+        init_fn = start.build_init_fn()
         scaffold = v1.train.Scaffold(saver=saver, local_init_op=tf.group(v1.local_variables_initializer(),
                                                                          step.start_input),
-                                     init_fn=start.build_init_fn())
+                                     init_fn=init_fn and (lambda scaffold, session: init_fn(session)))
         # By path: with a directory the Saver would adopt, and later delete, checkpoints of earlier runs.
         creator = v1.train.ChiefSessionCreator(scaffold, config=machine.session_config,
                                                checkpoint_filename_with_path=start.resume_path)
