@@ -189,7 +189,8 @@ def test_a_real_training_ends_by_stop_and_the_evaluator_after_it(three_classes, 
     assert not thread.is_alive() and signal_name == ''
     assert 'is over' in lines[-1] and any('asked the training to end' in line for line in lines)
     assert any('STOP: no gain in precision@1' in line and 'saving and ending' in line for line in said)
-    assert run_state.is_over(str(tmp_path)) and said[-1].startswith('saved ')
+    # The checkpoint of the last step may have been due just before STOP was seen.
+    assert run_state.is_over(str(tmp_path)) and any(line.startswith('saved ') for line in said[-2:])
     best = str(tmp_path / 'eval' / 'best')
     kept = evaluation.evaluate(DataConfig(batch_size=9), ModelConfig(), EvalConfig(
         checkpoint_dir=best, run_once=True, eval_dir=str(tmp_path / 'again')), lines.append, chosen=())
