@@ -70,7 +70,7 @@ def test_every_operation_is_on_the_ps_or_on_this_worker(chief):
 
 
 def test_the_chief_reads_writes_and_summarises_on_its_own_cpu(chief):
-    for kind in ('SaveV2', 'RestoreV2', 'MergeSummary', 'IteratorV2'):
+    for kind in ('SaveV2', 'RestoreV2', 'ImageSummary', 'IteratorV2'):
         found = [operation for operation in chief[1].get_operations() if operation.type == kind]
         assert found and {operation.device for operation in found} == {WORKER + '0'}, kind
     assert len([1 for operation in chief[1].get_operations() if operation.type == 'SaveV2']) == 1  # Unsharded.

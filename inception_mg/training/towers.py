@@ -169,7 +169,7 @@ def average_gradients(variables: Variables, towers: Sequence[TowerGradients]
         sums = []
         for host, gradients in own.items():
             with tf.device(host), tf.name_scope('average'):
-                sums.append(tf.add_n(gradients) / len(towers))
+                sums.append(tf.add_n(gradients) / len(towers) if len(towers) > 1 else gradients[0])
         with tf.device(variable.device), tf.name_scope('average'):
             averaged.append((tf.add_n(sums) if len(sums) > 1 else sums[0], variable))
     return averaged

@@ -15,7 +15,7 @@ from inception_mg.errors import FlagError, UserError
 from inception_mg.model.inception_v3 import scopes_below
 from inception_mg.model.losses import inception_loss
 from inception_mg.placement import Placement, describe
-from inception_mg.training import hooks
+from inception_mg.training import hooks, summaries
 from inception_mg.training.devices import bfloat16_hint, local_machine
 from inception_mg.training.start import Start, build_saver
 from inception_mg.training.train_step import TrainStep, build_train_step
@@ -150,8 +150,8 @@ def chief_hooks(step: TrainStep, run: RunConfig, saver: v1.train.Saver, images_p
     writer = v1.summary.FileWriter(run.train_dir)
     return [
         hooks.StatusHook(step, run.log_every_steps, run.max_steps, images_per_update, num_examples,
-                         hooks.write_scalars_to(writer), say),
-        hooks.SummaryHook(hooks.build_heavy_summary(step), step.global_step, run.save_summaries_secs, writer),
+                         summaries.write_scalars_to(writer), say),
+        summaries.SummaryHook(step, run.save_summaries_secs, writer),
         hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
                              run.save_interval_secs, say),
         hooks.StopFileHook(run.train_dir, say)]
