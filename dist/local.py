@@ -84,27 +84,43 @@ def share_gpus(gpus: Sequence[str], num_workers: int) -> list[str]:
     return [','.join(gpus[(k * each + i) % len(gpus)] for i in range(each)) for k in range(num_workers)]
 
 
+def start_process(command: Sequence[str], log: pathlib.Path, environ: Mapping[str, str]) -> subprocess.Popen:
+    """Starts a task whose output is added to the file `log`."""
+    # A session of its own: Ctrl-C in the terminal goes to the launcher alone, which ends them in order.
+    with open(log, 'ab') as output:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                                env=dict(environ), start_new_session=True)
+
+
 class _Task:
     """One task over all its lives."""
 
-    def __init__(self, name: str, command: Sequence[str], log_path: pathlib.Path, environ: Mapping[str, str]):
-        self.name, self.command, self.log_path = name, list(command), log_path
-        self.environ, self.restarts, self.process, self.reader = environ, 0, None, None
+    def __init__(self, name: str, command: Sequence[str], log_path: pathlib.Path, environ: Mapping[str, str],
+                 start_one: Callable):
+        self.name, self.command, self.log_path, self.environ = name, list(command), log_path, environ
+        self.restarts, self.process, self.reader, self._start_one = 0, None, None, start_one
 
     def start(self, show: Callable[[str, str], None]) -> None:
         """Starts the process and a thread that passes its lines on."""
-        # A session of its own: Ctrl-C in the terminal goes to the launcher alone, which ends them in order.
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        env=dict(self.environ), start_new_session=True)
-        self.reader = threading.Thread(target=self._read, args=(self.process.stdout, show), daemon=True)
+        self.log_path.touch()
+        begin = self.log_path.stat().st_size
+        self.process = self._start_one(self.command, self.log_path, self.environ)
+        self.reader = threading.Thread(target=self._follow, args=(self.process, begin, show), daemon=True)
         self.reader.start()
 
-    def _read(self, pipe, show) -> None:
-        with open(self.log_path, 'ab') as log, pipe:
-            for line in pipe:
-                log.write(line)
-                log.flush()
-                show(self.name, line.decode(errors='replace').rstrip('\n'))
+    def _follow(self, process, begin: int, show: Callable[[str, str], None]) -> None:
+        """Passes on what is added to the log from byte `begin`, line by line, until the process has ended."""
+        rest = b''
+        with open(self.log_path, 'rb') as log:
+            log.seek(begin)
+            while True:
+                ended = process.poll() is not None  # Before the reading: what comes after it is complete.
+                *lines, rest = (rest + log.read()).split(b'\n')
+                for line in lines + ([rest] if ended and rest else []):
+                    show(self.name, line.decode(errors='replace'))
+                if ended:
+                    return
+                time.sleep(0.05)
 
     def end(self, number: int) -> None:
         """Signals the process if it is alive."""
@@ -119,12 +135,13 @@ class LocalCluster:
     gets one file per task. max_restarts: of each task that died by a signal or asked for a restart; a
     task that failed or refused its flags is not restarted, and ends the job. drills: tasks to kill.
     step_pattern: finds the global step in the tasks' lines, for the drills. own_environ: variables of single tasks.
+    start_one: starts a task, as `start_process` does.
     """
 
     def __init__(self, commands: Mapping[str, Sequence[str]], log_dir: str | pathlib.Path, max_restarts: int = 3,
                  drills: Sequence[Drill] = (), step_pattern: str = r'\bstep\s+(\d+)', colour: bool | None = None,
                  environ: Mapping[str, str] | None = None, write: Callable[[str], object] = sys.stdout.write,
-                 own_environ: Mapping[str, Mapping[str, str]] | None = None):
+                 own_environ: Mapping[str, Mapping[str, str]] | None = None, start_one: Callable = start_process):
         unknown = [drill.task for drill in drills if drill.task not in commands]
         if unknown:
             raise FlagError(f'--kill names {unknown[0].replace(" ", ":")}, but the tasks are {", ".join(commands)}')
@@ -132,7 +149,7 @@ class LocalCluster:
         log_dir.mkdir(parents=True, exist_ok=True)
         environ = {'PYTHONUNBUFFERED': '1', **(os.environ if environ is None else environ)}
         self._tasks = {name: _Task(name, command, log_dir / f'{name.replace(" ", "_")}.log',
-                                   {**environ, **(own_environ or {}).get(name, {})})
+                                   {**environ, **(own_environ or {}).get(name, {})}, start_one)
                        for name, command in commands.items()}
         self._max_restarts, self._drills = max_restarts, list(drills)
         self._step = re.compile(step_pattern)

@@ -4,8 +4,8 @@
 
 What follows `--` goes to scripts/train_distributed.py, or with --in_graph to scripts/train_in_graph.py. Each task's
 lines are kept in a file of --log_directory too. --kill=worker:1@step=50 shows what happens when a task dies. Workers
-share the GPUs of CUDA_VISIBLE_DEVICES, or all. Exit codes: 0 when the job has reached --max_steps, 130 or 143 after
-SIGINT or SIGTERM, otherwise that of the task that ended the job.
+share the GPUs of CUDA_VISIBLE_DEVICES, or all; without any, TensorFlow is imported once for all tasks. Exit codes: 0
+when the job has reached --max_steps, 130 or 143 after SIGINT or SIGTERM, otherwise that of the task that ended the job.
 """
 
 import os
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 
 import common
-from dist import local
+from dist import fork_server, local
 from inception_mg import checks, config
 from inception_mg.errors import FlagError, UserError
 
@@ -41,11 +41,17 @@ def main(training_flags: Sequence[str]) -> int:
     environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
     gpus = local.share_gpus(local.visible_gpus(environ), launch.num_workers)
     own = {f'worker {k}': {'CUDA_VISIBLE_DEVICES': names} for k, names in enumerate(gpus)}
-    cluster = local.LocalCluster(commands, log_dir, launch.max_restarts, drills, environ=environ, own_environ=own)
     print(f'{len(commands)} tasks; their logs are in {log_dir}')
     if gpus:
         print(', '.join(f'worker {k}: GPU {names}' for k, names in enumerate(gpus)))
-    return cluster.run()
+    # A process that was forked has not been tried with GPUs: there each task imports TensorFlow for itself.
+    forks = None if gpus else fork_server.ForkServer()
+    try:
+        return local.LocalCluster(commands, log_dir, launch.max_restarts, drills, environ=environ, own_environ=own,
+                                  start_one=forks.start if forks else local.start_process).run()
+    finally:
+        if forks:
+            forks.close()
 
 
 def log_dir_beside(training_flags: Sequence[str]) -> str:

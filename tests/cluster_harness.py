@@ -8,7 +8,7 @@
         cluster.wait_exits()
 
 On failure the logs of all tasks are printed. Only processes started here are ever signalled. Tasks are
-forked from a process that has imported TensorFlow (fork_server.py), which saves seconds for each.
+forked from a process that has imported TensorFlow (dist/fork_server.py), which saves seconds for each.
 """
 
 import atexit
@@ -18,10 +18,10 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 
-from fork_server import ForkServer, Process
-
+from dist.fork_server import ForkServer, Process
 from dist.local import free_ports
 
 TASK = pathlib.Path(__file__).parent / 'toy_task.py'
@@ -79,7 +79,8 @@ class ToyCluster:
                  **self.flags, **flags}
         argv = [f'--{name}' if value is True else f'--{name}={value}' for name, value in flags.items()
                 if value is not False]
-        self._processes[task] = fork_server().start(self.script, argv, self.log_path(task), self.environ)
+        self._processes[task] = fork_server().start([sys.executable, str(self.script), *argv],
+                                                      self.log_path(task), self.environ)
 
     def start_all(self, **flags) -> None:
         """Starts all tasks, in order."""
