@@ -16,9 +16,10 @@ from dist.in_graph import naming_the_reader, place, worker_devices
 from dist.local import free_ports
 from dist.ps import Board, serve
 from inception_mg import checks, report
-from inception_mg.config import DeviceConfig, InGraphConfig, OptimizerConfig
+from inception_mg.config import DeviceConfig, InGraphConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError, UserError
-from inception_mg.placement import Placement, in_graph
+from inception_mg.placement import Placement, in_graph, one_device
+from inception_mg.training.start import build_saver
 from inception_mg.training.towers import read_batches
 from inception_mg.training.train_step import TrainStep, build_train_step
 
@@ -99,6 +100,26 @@ def test_same_losses_as_numpy_at_every_step(target, name):
     np.testing.assert_allclose(losses_v, losses, rtol=1e-5)
     for name, value in values.items():
         np.testing.assert_allclose(values_v[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_checkpoint_of_two_ps_goes_on_with_one_with_none_and_on_one_machine(target, tmp_path):
+    losses, _ = toy_model.numpy_run(BATCH, 6)
+    run = RunConfig(train_dir=str(tmp_path))
+    with tf.Graph().as_default():
+        step = build(PLACEMENTS['2 workers'])
+        saver = build_saver(run)
+        with started(target, step) as session:
+            for _ in range(3):
+                session.run(step.train_op)
+            path = saver.save(session, str(tmp_path / 'model.ckpt'), global_step=3, write_meta_graph=False)
+    for placement in (PLACEMENTS['no ps'], in_graph(1, [D[:1], D[:1]]), one_device(D[0])):
+        with tf.Graph().as_default():
+            step = build(placement)
+            saver = build_saver(run)
+            with started(target if len(placement.hosts) > 1 else '', step) as session:
+                saver.restore(session, path)
+                losses_v = [session.run([step.loss, step.train_op])[0] for _ in range(3)]
+        np.testing.assert_allclose(losses_v, losses[3:], rtol=1e-6)
 
 
 @every_placement

@@ -96,6 +96,14 @@ def test_images_of_a_batch_differ_and_belong_to_their_labels(tmp_path, examples)
         np.testing.assert_allclose(images.mean((1, 2, 3)), labels * 4 / 127.5 - 1, atol=0.01)
 
 
+def test_a_reader_with_one_image_goes_on_as_long_as_the_others(tmp_path, examples):
+    paths = [_write(tmp_path / 'train-00000-of-00002', examples[1:]), _write(tmp_path / 'train-00001-of-00002',
+                                                                             examples[:1])]
+    for reader, labels in ((0, set(range(1, 22))), (1, {0})):
+        batches = _training(paths, 22, 20, _data(batch_size=4), first_shard=reader, num_shards=2)
+        assert len(batches) == 20 and set(_labels(batches)) == labels
+
+
 def test_batches_have_a_static_shape_and_cross_epochs(tmp_path, examples):
     paths = _shards(tmp_path, examples, 1)
     with tf.Graph().as_default():

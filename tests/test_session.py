@@ -342,8 +342,9 @@ def test_a_ps_stands_still_for_good(tmp_path):
         assert re.search(r'chief gave up after \d+ s without ps 0', cluster.text('worker 0'))
 
 
-def test_a_worker_stands_still_and_the_others_go_on(tmp_path):
-    with ToyCluster(tmp_path, 1, 3, max_steps=200, step_secs=0.03, sync=True, aggregate=2) as cluster:
+@pytest.mark.parametrize('flags', [{}, {'sync': True, 'aggregate': 2}], ids=['async', 'backup'])
+def test_a_worker_stands_still_and_the_others_go_on(tmp_path, flags):
+    with ToyCluster(tmp_path, 1, 3, max_steps=200, step_secs=0.03, **flags) as cluster:
         cluster.start_all()
         cluster.wait_step('worker 2', 10)
         cluster.kill('worker 2', number=signal.SIGSTOP)

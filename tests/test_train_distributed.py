@@ -15,6 +15,7 @@ import tensorflow as tf
 from cluster_harness import record
 from training_cluster import SMALL, TrainingCluster
 
+from dist.local import free_ports
 from inception_mg.config import DataConfig, DeviceConfig, EvalConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.evaluate import evaluate
 from inception_mg.training.train import train_here
@@ -155,6 +156,9 @@ def test_sync_with_a_backup_survives_a_worker_the_chief_and_a_ps(three_classes, 
         assert 'resumes from' not in cluster.text('worker 0') and cluster.text('worker 0').count('starts new') == 1
         restart_ps(cluster, 'sync with a backup')
         end_by_sigterm(cluster, 'worker 0', 'worker 2', 'ps 0')
+        tags = {value.tag for path in cluster.train_dir.glob('events*')
+                for event in tf.compat.v1.train.summary_iterator(str(path)) for value in event.summary.value}
+        assert {f'dropped_gradients/worker_{k}' for k in range(3)} < tags
 
 
 def restart_ps(cluster: TrainingCluster, manner: str) -> None:
@@ -250,16 +254,31 @@ def test_launch_local(three_classes, tmp_path):
     assert step_in(tf.train.latest_checkpoint(str(tmp_path / 'train'))) == 2
 
 
-def test_a_private_network_has_a_loopback_of_its_own():
+def test_slurm_makes_the_first_rank_a_ps(three_classes, tmp_path):
+    ranks = {'SLURM_STEP_NODELIST': 'localhost', 'SLURM_STEP_TASKS_PER_NODE': '2', 'SLURM_PROCID': '0'}
+    with TrainingCluster(tmp_path, three_classes, environ=ranks) as cluster:
+        cluster.start('ps 0', ps_hosts=False, worker_hosts=False, job_name=False, task_id=False, slurm_ps=1)
+        # Slurm's ports are fixed: on a machine where this one is taken it is that which must be said.
+        cluster.wait_line('ps 0', 'ps 0 is ready for 1 workers|cannot listen on localhost:8888')
+
+
+def test_a_private_network_has_a_loopback_that_nobody_else_reaches():
     unshare = ['unshare', '--map-current-user', '--net', '--keep-caps']
     if not shutil.which('unshare') or subprocess.run([*unshare, 'true'], capture_output=True).returncode:
         pytest.skip('this system does not allow network namespaces without root')
+    port, = free_ports(1)
     code = 'import launch_local, socket; launch_local.raise_loopback()\n' \
-           'server = socket.create_server(("127.0.0.1", 0)); socket.create_connection(server.getsockname(), 5)\n' \
-           'print([name for _, name in socket.if_nameindex()])'
-    done = subprocess.run([*unshare, sys.executable, '-c', code], capture_output=True, text=True, timeout=30,
-                          cwd=ROOT / 'scripts')
-    assert done.returncode == 0 and 'eth' not in done.stdout and "'lo'" in done.stdout, done.stderr
+           f'server = socket.create_server(("127.0.0.1", {port}))\n' \
+           'socket.create_connection(server.getsockname(), 5)\n' \
+           'print([name for _, name in socket.if_nameindex()], flush=True); input()'
+    with subprocess.Popen([*unshare, sys.executable, '-c', code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True, cwd=ROOT / 'scripts') as inside:
+        interfaces = inside.stdout.readline()
+        assert 'eth' not in interfaces and "'lo'" in interfaces
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(('127.0.0.1', port), 5)
+        inside.communicate('\n', 30)
+    assert inside.returncode == 0
 
 
 @pytest.mark.parametrize('flags, words', [
