@@ -82,7 +82,8 @@ def run_client(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer
                       lambda: bool(stopper.signal_name), say, boards=ps.connect_all_boards(cluster))
         with tf.Graph().as_default(), taking_part(peers):
             found = find_devices(peers, server.target, unfiltered_config(cluster))
-            placement = place(cluster, found, len(machine.placement.devices), devices, options)
+            placement = dataclasses.replace(place(cluster, found, len(machine.placement.devices), devices, options),
+                                            wire_dtype=config.wire_dtype)
             client = _Client(cluster, peers, placement, machine, source, data, model, optimizer, run, say)
             with naming_the_reader(cluster, data.data_dir):
                 client.work(server.target, stopper)

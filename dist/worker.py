@@ -24,7 +24,7 @@ from dist.sync import SyncReplicas
 from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError
 from inception_mg.model.checkpoints import newest_checkpoint
-from inception_mg.placement import between_graph
+from inception_mg.placement import Placement, between_graph
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, bfloat16_hint, local_machine
 from inception_mg.training.hooks import Stopper
@@ -57,7 +57,7 @@ def run_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer
     """
     aggregated = aggregated_replicas(cluster, config)
     source = train.open_training_data(data)
-    machine = cluster_machine(cluster, local_machine(devices))
+    machine = cluster_machine(cluster, local_machine(devices), config)
     if cluster.is_chief:
         train.make_directory(run.train_dir, 'train_dir')
     stopper = Stopper('saving after this step' if cluster.is_chief else 'ending after this step')
@@ -112,9 +112,10 @@ def describe_job(cluster: Cluster, source: train.TrainingData, data: DataConfig,
                os.path.abspath(run.train_dir) if cluster.is_chief else '')
 
 
-def cluster_machine(cluster: Cluster, machine: Machine) -> Machine:
+def cluster_machine(cluster: Cluster, machine: Machine, config: ClusterConfig) -> Machine:
     """This machine's towers as those of a worker: the variables are on the ps."""
-    placement = between_graph(len(cluster.ps), cluster.index, machine.placement.towers)
+    placement = dataclasses.replace(between_graph(len(cluster.ps), cluster.index, machine.placement.towers),
+                                    wire_dtype=config.wire_dtype, prefetch=config.prefetch_variables)
     return Machine(placement, session_config(cluster, machine.session_config), machine.notes)
 
 
@@ -187,9 +188,11 @@ def bytes_by_device(variables: Iterable[tf.Variable]) -> collections.Counter[str
     return found
 
 
-def weights_by_device(step: TrainStep) -> collections.Counter[str]:
-    """Device -> bytes of trained weights: what each worker pulls, and pushes as gradients, in a step."""
-    return bytes_by_device(variable for _, variable in step.gradients)
+def moved_by_device(step: TrainStep, wire_dtype: str) -> collections.Counter[str]:
+    """Device -> bytes of trained weights on the wire: what each worker pulls, and pushes as gradients, in a step."""
+    size = tf.as_dtype(wire_dtype).size
+    return collections.Counter({device: count // tf.float32.size * size for device, count in
+                                bytes_by_device(variable for _, variable in step.gradients).items()})
 
 
 def with_counts(step: TrainStep, sync: SyncReplicas | None) -> TrainStep:
@@ -200,16 +203,16 @@ def with_counts(step: TrainStep, sync: SyncReplicas | None) -> TrainStep:
     return step._replace(parts={**step.parts, **late})
 
 
-def wire_lines(step: TrainStep, ps_devices: tuple[str, ...], batch_size: int) -> list[str]:
+def wire_lines(step: TrainStep, placement: Placement, batch_size: int) -> list[str]:
     """What a step moves, what each ps holds, and how many steps its network carries at most: beyond that
     more workers are not faster."""
-    loads, moved = bytes_by_device(v1.global_variables()), weights_by_device(step)
+    loads, moved = bytes_by_device(v1.global_variables()), moved_by_device(step, placement.wire_dtype)
     total, fullest = moved.total(), max(moved.values())
     most = LINK / fullest
     return [
-        'ps         ' + ', '.join(f'ps {k} holds {loads[device] / 1e6:.1f} MB' for k, device in enumerate(ps_devices)),
-        f'wire       a step of each worker pulls {total / 1e6:.1f} MB of weights and pushes as much of gradients; with '
-        '10 Gbit/s',
+        'ps         ' + ', '.join(f'ps {k} holds {loads[device] / 1e6:.1f} MB' for k, device in enumerate(placement.variables)),
+        f'wire       a step of each worker pulls {total / 1e6:.1f} MB of weights and pushes as much of gradients'
+        f'{", in " + placement.wire_dtype if placement.wire_dtype != "float32" else ""}; with 10 Gbit/s',
         f'           at each ps all workers together make at most {most:.0f} steps/s, {most * batch_size:.0f} '
         'images/s: more workers help until then']
 
@@ -242,7 +245,7 @@ class _Worker:
         loop_hooks = [PeersHook(self.peers, step.global_step, self.run.max_steps), *([sync.hook] if sync else []),
                       *([] if start else [EndWithChiefHook(self.peers)]),
                       JoinHook(self.cluster.name, step.global_step, self.say),
-                      PaceHook(self.cluster.name, weights_by_device(step).total(), sync, self.say),
+                      PaceHook(self.cluster.name, moved_by_device(step, self.config.wire_dtype).total(), sync, self.say),
                       *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
         beside = train.files_beside(self.run, self.source, self.data, self.model, stopper) if start else None
         with beside or contextlib.nullcontext():
@@ -308,7 +311,7 @@ class _Worker:
                                    step.gradients, self.images_per_update)
         lines += screen if start else [line for line in screen if line.startswith('batch')]
         if start:
-            lines += [*wire_lines(step, self.machine.placement.variables, self.data.batch_size),
+            lines += [*wire_lines(step, self.machine.placement, self.data.batch_size),
                       *start.lines(self.run, alive), bfloat16_hint(self.model.compute_dtype)]
         return [line for line in [*lines, *self.machine.notes] if line]
 

@@ -7,6 +7,7 @@ from inception_mg.config import (
     MINIMUM_IMAGE_SIZE,
     ON_BAD_IMAGE,
     SOURCES,
+    WIRE_DTYPES,
     BuildConfig,
     ClassifyConfig,
     ClusterConfig,
@@ -82,6 +83,10 @@ def check_cluster(cluster: ClusterConfig) -> None:
         raise FlagError(f'--num_replicas_to_aggregate={count} must be at least 1, or -1 for all workers')
     if count != -1 and not cluster.sync:
         raise FlagError(f'--num_replicas_to_aggregate={count} needs --sync')
+    if cluster.prefetch_variables and cluster.sync:
+        raise FlagError('--prefetch_variables is for asynchronous training: --sync averages gradients of the present '
+                        'weights')
+    _one_of('wire_dtype', cluster.wire_dtype, WIRE_DTYPES)
     numbers = cluster.gpus.split(',') if cluster.gpus else []
     if not all(number.strip().isdecimal() for number in numbers) or len(set(numbers)) != len(numbers):
         raise FlagError(f'--gpus={cluster.gpus} is no list of different numbers such as 0,1')

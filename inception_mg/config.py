@@ -8,6 +8,7 @@ import dataclasses
 
 MINIMUM_IMAGE_SIZE = 75  # Below this the last grid of Inception v3 has no pixel.
 COMPUTE_DTYPES = ('float32', 'bfloat16', 'float16')
+WIRE_DTYPES = ('float32', 'bfloat16')
 ON_BAD_IMAGE = ('skip', 'fail')
 SPLITS = ('', 'branches', 'stages')
 FREEZE_POINTS = (  # Blocks of Inception v3 after its stem, in order.
@@ -155,6 +156,12 @@ class ClusterConfig:
     num_replicas_to_aggregate: int = option(
         -1, 'Under --sync, gradients per update; with fewer than the workers the others are backups, '
         'whose late gradients are dropped. -1 = one of every worker.')
+    wire_dtype: str = option(
+        'float32', 'In which weights and gradients cross between machines; bfloat16 halves the bytes. Variables and '
+        'updates stay float32.', WIRE_DTYPES)
+    prefetch_variables: bool = option(
+        False, 'Asynchronous only: fetch the weights of the next step during this one. Gradients are then of weights '
+        'that are one update of this worker older.')
     start_timeout: float = option(300.0, 'Seconds that a task waits at the start for those that are missing.')
     lost_timeout: float = option(
         300.0, 'Seconds that a task waits for one that was there and is gone; then it exits with 75.')

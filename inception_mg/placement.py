@@ -31,10 +31,16 @@ class Tower:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """variables: the devices that hold the variables, filled by size. towers: those of this graph."""
+    """variables: the devices that hold the variables, filled by size. towers: those of this graph.
+
+    wire_dtype: in which weights and gradients cross between machines. prefetch: a step computes with the weights that
+    were fetched during the step before.
+    """
 
     variables: tuple[str, ...]
     towers: tuple[Tower, ...]
+    wire_dtype: str = 'float32'
+    prefetch: bool = False
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -108,7 +114,12 @@ def in_graph(num_ps: int, worker_devices: Sequence[Sequence[str]], split: str = 
 
 def host_of(device: str) -> str:
     """The CPU of the machine that `device` is on."""
-    return device[:device.index('/device:')] + CPU
+    return machine_of(device) + CPU
+
+
+def machine_of(device: str) -> str:
+    """'/job:ps/task:0/device:CPU:0' -> '/job:ps/task:0'; '' for a device without a job."""
+    return device.partition('/device:')[0]
 
 
 def between_graph(num_ps: int, task: int, towers: Sequence[Tower]) -> Placement:

@@ -51,7 +51,7 @@ def main() -> int:
 
 
 if __name__ == '__main__':
-    common.define_flags(config.ClusterConfig, skip=('sync', 'num_replicas_to_aggregate'))
+    common.define_flags(config.ClusterConfig, skip=('sync', 'num_replicas_to_aggregate', 'prefetch_variables'))
     common.define_flags(config.InGraphConfig, config.DataConfig, config.ModelConfig, config.DeviceConfig,
                         config.RunConfig)
     common.define_flags(config.OptimizerConfig, initial_learning_rate=0.045, num_epochs_per_decay=2.0,

@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from inception_mg.model.layers import Statistic
 from inception_mg.model.losses import TowerLoss
-from inception_mg.placement import CPU, Placement, Tower
+from inception_mg.placement import CPU, Placement, Tower, host_of
+from inception_mg.training import wire
 
 v1 = tf.compat.v1
 DatasetFor = Callable[[int, int, int], tf.data.Dataset]  # (first_shard, num_shards, batch_size)
@@ -63,12 +64,15 @@ class Variables:
     are listed in `frozen`, not in `trainable`.
     """
 
-    def __init__(self, devices: Sequence[str], frozen_scopes: Sequence[str] = ()):
+    def __init__(self, devices: Sequence[str], frozen_scopes: Sequence[str] = (), wire_dtype: str = 'float32',
+                 prefetch: bool = False):
         """devices: one device, or the tasks 0, 1, ... of one job; ValueError for other lists. Initial
-        values are computed beside the variable."""
+        values are computed beside the variable. wire_dtype, prefetch: see Placement."""
         self.trainable: list[tf.Variable] = []
         self.frozen: list[tf.Variable] = []
         self._frozen_scopes = tuple(frozen_scopes)
+        self._wire_dtype = wire_dtype
+        self._copies: wire.Copies | None = wire.Copies() if prefetch else None
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
         self._setter = _device_setter(devices)
@@ -101,11 +105,19 @@ class Variables:
         key = (variable.name, host)
         if key not in self._reads:
             with tf.device(None), tf.control_dependencies(None):
-                with tf.device(variable.device):
-                    value = variable.read_value()
-                with tf.device(host):
-                    self._reads[key] = tf.identity(value, name=f'{variable.op.name}/read')
+                if self._copies:
+                    self._reads[key] = self._copies.read(variable, host)
+                else:
+                    with tf.device(variable.device):
+                        value = variable.read_value()
+                    self._reads[key] = wire.send(value, variable.device, host, self._wire_dtype,
+                                                 f'{variable.op.name}/read')
         return self._reads[key]
+
+    def build_fetches(self) -> tuple[list[tf.Operation], list[tf.Operation]]:
+        """Under prefetch, what fills the copies before the first step, and what fetches the weights of the next one
+        during each; else nothing."""
+        return self._copies.build_fetches(self._wire_dtype) if self._copies else ([], [])
 
 
 def read_batches(placement: Placement, dataset_for: DatasetFor, batch_size: int
@@ -155,30 +167,42 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
     return results
 
 
-def average_gradients(variables: Variables, towers: Sequence[TowerGradients]
+def average_gradients(variables: Variables, towers: Sequence[TowerGradients], wire_dtype: str = 'float32'
                       ) -> list[tuple[tf.Tensor, tf.Variable]]:
     """Means over the towers: within each host on its CPU, then beside the variable.
 
-    So a host sends one gradient per variable however many towers it has. Every tower weighs the same.
+    So a host sends one gradient per variable however many towers it has. Every tower weighs the same. wire_dtype: of
+    the gradients on their way.
     """
+    own: dict[tuple[int, str], list[tf.Tensor]] = {}
+    for tower in towers:
+        for index, (host, gradient) in enumerate(zip(tower.hosts, tower.gradients, strict=True)):
+            own.setdefault((index, host), []).append(gradient)
+    sums = []
+    for (_, host), gradients in own.items():
+        with tf.device(host), tf.name_scope('average'):
+            sums.append(tf.add_n(gradients) / len(towers) if len(towers) > 1 else gradients[0])
+    with tf.name_scope('average'):
+        sums = wire.carry(sums, [host for _, host in own], [variables.trainable[index].device for index, _ in own],
+                          wire_dtype)
+    arrived: list[list[tf.Tensor]] = [[] for _ in variables.trainable]
+    for (index, _), part in zip(own, sums, strict=True):
+        arrived[index].append(part)
     averaged = []
-    for index, variable in enumerate(variables.trainable):
-        own: dict[str, list[tf.Tensor]] = {}
-        for tower in towers:
-            own.setdefault(tower.hosts[index], []).append(tower.gradients[index])
-        sums = []
-        for host, gradients in own.items():
-            with tf.device(host), tf.name_scope('average'):
-                sums.append(tf.add_n(gradients) / len(towers) if len(towers) > 1 else gradients[0])
+    for variable, parts in zip(variables.trainable, arrived, strict=True):
         with tf.device(variable.device), tf.name_scope('average'):
-            averaged.append((tf.add_n(sums) if len(sums) > 1 else sums[0], variable))
+            averaged.append((tf.add_n(parts) if len(parts) > 1 else parts[0], variable))
     return averaged
 
 
 def build_statistics_update(statistics: Sequence[Statistic]) -> tf.Operation:
     """Moves each batch-norm statistic beside its variable: v <- decay v + (1 - decay) value."""
     updates = []
-    for variable, value, decay in statistics:
+    with tf.name_scope('statistics'):
+        values = [value for _, value, _ in statistics]
+        values = wire.carry(values, [host_of(value.device) for value in values],
+                            [variable.device for variable, *_ in statistics])
+    for (variable, _, decay), value in zip(statistics, values, strict=True):
         with tf.device(variable.device), tf.name_scope('statistics'):
             updates.append(variable.assign_sub((1 - decay) * (variable.read_value() - value),
                                                read_value=False))

@@ -17,8 +17,9 @@ class TrainStep(NamedTuple):
 
     train_op: one update. loss and parts: means over the towers of this graph, float32 scalars, before
     the update (and the loss scale, where there is one). learning_rate: of this step. global_step:
-    updates so far, int64. images: the first tower's, for summaries. start_input: starts the readers; runs
-    once per session. gradients: the averaged (gradient, variable) pairs, float32.
+    updates so far, int64. images: the first tower's, for summaries. start_input: starts the readers, and under
+    placement.prefetch fetches the first weights; runs once per session. gradients: the averaged
+    (gradient, variable) pairs, float32.
     """
 
     train_op: tf.Operation
@@ -48,7 +49,7 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
     if batch_size % len(placement.towers):
         raise ValueError(f'a batch of {batch_size} cannot be split over {len(placement.towers)} towers')
     host = placement.towers[0].host
-    variables = towers.Variables(placement.variables, frozen)
+    variables = towers.Variables(placement.variables, frozen, placement.wire_dtype, placement.prefetch)
     with variables.on(host):
         global_step = v1.train.create_global_step()
         loss_scale = optimizers.LossScale() if scale_loss else None
@@ -59,7 +60,7 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
     results = towers.build_towers(placement, variables, batches, loss_for,
                                   loss_scale.value if loss_scale else None)
     # 3. The gradients are averaged.
-    gradients = towers.average_gradients(variables, results)
+    gradients = towers.average_gradients(variables, results, placement.wire_dtype)
     # 4. They are applied beside the variables. The statistics are those of the last tower alone, as in
     #    the 2016 release: one update per step, and the towers do not race for it.
     statistics = results[-1].loss.statistics
@@ -74,6 +75,9 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
         averaged_variables(variables.trainable, [s.variable for s in statistics], variables.frozen)))
     with tf.control_dependencies([*before, learning_rate]):
         train_op = optimizer.apply_gradients(gradients, global_step)
+    fills, refills = variables.build_fetches()
+    if refills:
+        train_op = tf.group(train_op, *refills)
 
     with tf.device(host), tf.name_scope('report'):
         loss = tf.reduce_mean([result.loss.total for result in results])
@@ -82,7 +86,7 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
     if loss_scale:
         parts['loss_scale'] = loss_scale.value
     return TrainStep(train_op, loss, parts, learning_rate, global_step, batches[0].images,
-                     tf.group(*starts), gradients)
+                     tf.group(*starts, *fills), gradients)
 
 
 def averaged_variables(trainable: Sequence[tf.Variable], statistics: Sequence[tf.Variable],
