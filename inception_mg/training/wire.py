@@ -27,7 +27,8 @@ def carry(values: Sequence[tf.Tensor], hosts: Sequence[str], devices: Sequence[s
         small = [k for k in numbers if _bytes(values[k]) <= SMALL]
         for k in numbers:
             if k not in small or len(small) == 1:
-                carried[k] = send(values[k], host, device, dtype)
+                with tf.device(host):  # From a GPU by way of its machine's CPU.
+                    carried[k] = send(tf.identity(values[k]), host, device, dtype)
         if len(small) > 1:
             with tf.device(host):
                 joined = tf.concat([tf.reshape(values[k], [-1]) for k in small], 0)
