@@ -1,19 +1,13 @@
 """A way of running as an SVG picture: machines are boxes, devices sit in them, arrows are as thick as their bytes."""
 
-import collections
-import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 
+from inception_mg.report.layout import HEAD, LINE, PAD, THINNEST, Arrow, Box, Layout, Point, lay_out, machine_bottom
 from inception_mg.report.plan import ACTIVATIONS, GRADIENTS, INPUT, OTHER, STATISTICS, WEIGHTS, task_name
-from inception_mg.report.records import task_of
-from inception_mg.report.summary import DeviceRow, PairRow, WayReport
+from inception_mg.report.summary import WayReport
+from inception_mg.report.words import NAMES, device_name, full_name, size_text
 
-WIDTH, PAD, BOX, GAP, INSIDE = 440, 8, 76, 14, 68   # In the picture's own units, about pixels.
-HEAD, LINE, ARROW, ROUND = 22, 14, 15, 76   # A title, a line of text, an arrow's end, arrows that go round.
-THICKEST, THINNEST, LABELLED = 16.0, 1.2, 0.01   # Stroke widths; the share of the thickest that gets a label.
-NAMES = {WEIGHTS: 'weights', GRADIENTS: 'gradients', ACTIVATIONS: 'activations', INPUT: 'images and labels',
-         STATISTICS: 'batch statistics', OTHER: 'counters and rates'}
 # One colour per kind, for a light and for a dark page; each has a contrast of at least 3 to the page.
 COLOURS = {WEIGHTS: ('#1f6fc4', '#6aaef5'), GRADIENTS: ('#c2500f', '#f59a56'), ACTIVATIONS: ('#2e7d4f', '#6cc893'),
            INPUT: ('#7a4fb5', '#b996ee'), STATISTICS: ('#8a6d00', '#d9bd4a'), OTHER: ('#6b7280', '#9aa3af')}
@@ -22,11 +16,15 @@ LIGHT = {'paper': '#ffffff', 'ink': '#1c2430', 'soft': '#55606e', 'machine': '#f
 DARK = {'paper': '#12161c', 'ink': '#e8edf3', 'soft': '#a3aebb', 'machine': '#1c222b', 'device': '#262e39',
         'edge': '#4a5665'}
 RULES = ('.machine{fill:var(--machine);stroke:var(--edge)}.device{fill:var(--device);stroke:var(--edge)}'
-         '.flow{fill:none;stroke-opacity:.82}svg text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;'
-         'font-size:12px;fill:var(--ink)}svg .head{font-weight:600;font-size:13px}'
-         'svg .soft{fill:var(--soft);font-size:11px}'
-         'svg .bytes{font-size:11px;font-weight:600;paint-order:stroke;stroke:var(--machine);stroke-width:3.5px;'
-         'stroke-linejoin:round}svg .wire .bytes{stroke:var(--paper)}')
+         '.flow{fill:none;stroke-opacity:.85}'
+         'svg text{font:13px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--ink);text-anchor:middle}'
+         'svg .head{font-weight:600;font-size:14px}svg .soft{fill:var(--soft);font-size:12px;font-weight:400}'
+         'svg .left{text-anchor:start}'
+         'svg .bytes{font-size:12px;font-weight:700;paint-order:stroke;stroke:var(--machine);stroke-width:5px;'
+         'stroke-linejoin:round}svg .wire{stroke:var(--paper)}'
+         # On a small screen a wide picture shrinks; its letters shrink less, as far as the boxes have room.
+         '@media(max-width:520px){svg.wide text,svg.wide .soft,svg.wide .bytes,svg.wide .head{font-size:17px}}')
+WIDE = 450  # Pictures that are wider than this, in their own units.
 
 
 def colour_rules(selector: str) -> str:
@@ -39,229 +37,101 @@ def colour_rules(selector: str) -> str:
     return f'{block(0, LIGHT)}@media (prefers-color-scheme:dark){{{block(1, DARK)}}}{RULES}{flows}'
 
 
-@dataclasses.dataclass
-class _Box:
-    """A device on the paper. sides: for the left, right, and bulging side the ends of arrows, by number of arrow."""
-
-    device: str
-    lines: list[str]
-    x: float = 0.0
-    y: float = 0.0
-    width: float = BOX
-    height: float = 0.0
-    ends: dict[str, list[int]] = dataclasses.field(default_factory=lambda: collections.defaultdict(list))
-    places: dict[tuple[str, int], float] = dataclasses.field(default_factory=dict)
-
-    def edge(self, side: str) -> float:
-        """The x of a side."""
-        return self.x if side == 'left' else self.x + self.width
-
-
 def draw(way: WayReport, scale: float, standalone: bool = True) -> str:
     """Returns the SVG of a way.
 
     scale: bytes of the thickest arrow, the same for all pictures of a page. standalone: with colours of its own, for a
     file; else those of the page hold.
     """
-    flows = [row for row in way.pairs if row.measured and row.kind != OTHER]
-    boxes = {row.device: _Box(row.device, _lines(row)) for row in way.devices
-             if row.bytes or row.towers or any(row.device in (flow.source, flow.target) for flow in flows)}
-    machines = _columns(boxes)
-    _ends(boxes, flows)
-    height = _lay_out(machines)
-    _spread(boxes, flows, scale)
-    parts = [_machine(task, column) for task, column in machines.items()]
-    parts += [_arrow(boxes, number, flow, scale) for number, flow in sorted(
-        enumerate(flows), key=lambda pair: -pair[1].measured)]
-    parts += [_device(box) for box in boxes.values()]
-    parts += [_label(boxes, number, flow, scale) for number, flow in enumerate(flows)]
+    layout = lay_out(way, scale)
+    parts = [_machine(task, boxes, layout, way.clients) for task, boxes in layout.machines.items()]
+    parts += [_network(layout)]
+    parts += map(_arrow, layout.arrows)
+    parts += [_device(box) for boxes in layout.machines.values() for box in boxes]
+    parts += map(_label, layout.arrows)
     style = f'<style>{colour_rules("svg")}</style><rect width="100%" height="100%" fill="var(--paper)"/>'
-    style = style if standalone else ''
-    name = way.name
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
-            f'aria-labelledby="{name}-title {name}-desc"><title id="{name}-title">{escape(way.title)}</title>'
-            f'<desc id="{name}-desc">{escape(_describe(flows))}</desc>{style}{"".join(parts)}</svg>')
+    width, height = round(layout.width), round(layout.height)
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            f'class="{"wide" if width > WIDE else "slim"}" style="max-width:{1.1 * width:.0f}px" role="img" '
+            f'aria-labelledby="{way.name}-title {way.name}-desc">'
+            f'<title id="{way.name}-title">{escape(way.title)}</title>'
+            f'<desc id="{way.name}-desc">{escape(_describe(layout.arrows))}</desc>{style if standalone else ""}'
+            f'{"".join(parts)}</svg>')
 
 
-def size_text(size: float) -> str:
-    """'109 MB', '2.1 MB', '17 kB': three digits at most."""
-    for unit, factor in (('GB', 1e9), ('MB', 1e6), ('kB', 1e3)):
-        if size >= factor:
-            value = size / factor
-            return f'{value:.0f} {unit}' if value >= 99.5 else f'{value:.3g} {unit}'
-    return f'{size:.0f} B'
-
-
-def device_name(device: str) -> str:
-    """'/job:ps/task:0/device:CPU:0' -> 'CPU 0'."""
-    return device.rpartition('/device:')[2].replace(':', ' ')
-
-
-def full_name(device: str) -> str:
-    """'ps 0, CPU 0'; without a cluster 'CPU 0'."""
-    return f'{task_name(device)}, {device_name(device)}' if task_of(device) else device_name(device)
-
-
-def _lines(row: DeviceRow) -> list[str]:
-    lines = [line for text in row.towers for line in text.replace('part of ', 'part of\n').split('\n')]
-    if row.bytes:
-        lines += ['variables', size_text(sum(row.bytes.values()))]
-    return lines or ['reads,', 'averages']
-
-
-def _columns(boxes: dict[str, _Box]) -> dict[str, list[list[_Box]]]:
-    """Task -> its columns of boxes, left to right: the machine's own CPU, then its other devices."""
-    machines: dict[str, list[list[_Box]]] = {}
-    for box in boxes.values():
-        columns = machines.setdefault(task_of(box.device), [[], []])
-        columns[0 if box.device.endswith('CPU:0') else 1].append(box)
-    return machines
-
-
-def _sides(source: _Box, target: _Box) -> tuple[str, str]:
-    """Which sides an arrow leaves and enters: facing ones, or both on the right within a column."""
-    if _rank(source) == _rank(target):
-        return 'right', 'right'
-    return ('right', 'left') if _rank(source) < _rank(target) else ('left', 'right')
-
-
-def _rank(box: _Box) -> int:
-    """The column on the paper: ps, then the machines' CPUs, then their other devices."""
-    if task_of(box.device).startswith('/job:ps'):
-        return 0
-    return 1 if box.device.endswith('CPU:0') else 2
-
-
-def _ends(boxes: dict[str, _Box], flows: Sequence[PairRow]) -> None:
-    """Notes at each box which arrows end on which side."""
-    for number, flow in enumerate(flows):
-        leave, enter = _sides(boxes[flow.source], boxes[flow.target])
-        boxes[flow.source].ends[leave].append(number)
-        boxes[flow.target].ends[enter].append(number)
-
-
-def _lay_out(machines: dict[str, list[list[_Box]]]) -> float:
-    """Gives every box its place; returns the height of the picture. The ps are on the left, workers on the right."""
-    split = any(task.startswith('/job:ps') for task in machines)
-    tops = {True: PAD, False: PAD}
-    for task, columns in machines.items():
-        is_ps = task.startswith('/job:ps')
-        left = PAD if is_ps or not split else WIDTH - 3 * PAD - 2 * BOX - INSIDE
-        right = WIDTH - 2 * PAD - BOX - (0 if split else ROUND)
-        for column, x in zip(columns, (left + PAD, right), strict=True):
-            y = tops[is_ps] + HEAD + 4
-            for box in column:
-                ends = max((len(numbers) for numbers in box.ends.values()), default=0)
-                box.height = max(LINE * (len(box.lines) + 1) + 14, ARROW * ends + 12)
-                box.x, box.y, y = x, y, y + box.height + GAP
-        tallest = max(sum(box.height + GAP for box in column) for column in columns)
-        for column in columns:
-            if column:  # The shorter column is centred beside the taller one.
-                slack = (tallest - sum(box.height + GAP for box in column)) / 2
-                for box in column:
-                    box.y += slack
-        tops[is_ps] += HEAD + 4 + tallest + GAP
-    _centre(machines, tops)
-    return max(tops.values()) - GAP + PAD
-
-
-def _centre(machines: dict[str, list[list[_Box]]], tops: dict[bool, float]) -> None:
-    """Moves the ps down to the middle of the workers, or the other way round."""
-    shift = (max(tops.values()) - min(tops.values())) / 2
-    for task, columns in machines.items():
-        if len({key.startswith('/job:ps') for key in machines}) == 2:
-            if tops[task.startswith('/job:ps')] < max(tops.values()):
-                for box in (box for column in columns for box in column):
-                    box.y += shift
-
-
-def _spread(boxes: dict[str, _Box], flows: Sequence[PairRow], scale: float) -> None:
-    """Gives each arrow's end its place along the side, in the order of the other ends, so that few cross."""
-    for box in boxes.values():
-        for side, numbers in box.ends.items():
-            def other(number: int, box=box) -> tuple:
-                flow = flows[number]
-                far = boxes[flow.target if flow.source == box.device else flow.source]
-                return far.y, flow.kind not in (WEIGHTS, INPUT), -flow.measured
-            room = box.height / len(numbers)
-            for place, number in enumerate(sorted(numbers, key=other)):
-                box.places[side, number] = box.y + room * (place + 0.5)
-
-
-def _thickness(flow: PairRow, scale: float) -> float:
-    return max(THINNEST, THICKEST * flow.measured / scale)
-
-
-def _curve(boxes: dict[str, _Box], number: int, flow: PairRow) -> list[tuple[float, float]]:
-    """The four points of the arrow's Bezier curve."""
-    source, target = boxes[flow.source], boxes[flow.target]
-    leave, enter = _sides(source, target)
-    x0, y0 = source.edge(leave), source.places[leave, number]
-    x3, y3 = target.edge(enter), target.places[enter, number]
-    if leave == enter:
-        bulge = 26 + 0.16 * abs(y3 - y0)
-        return [(x0, y0), (x0 + bulge, y0), (x3 + bulge, y3), (x3, y3)]
-    middle = (x0 + x3) / 2
-    return [(x0, y0), (middle, y0), (middle, y3), (x3, y3)]
-
-
-def _arrow(boxes: dict[str, _Box], number: int, flow: PairRow, scale: float) -> str:
-    (x0, y0), one, two, (x3, y3) = _curve(boxes, number, flow)
-    width = _thickness(flow, scale)
-    head = max(4.0, width * 0.9)
-    back = head if _sides(boxes[flow.source], boxes[flow.target])[1] == 'right' else -head
-    tip = f'{x3:.1f},{y3:.1f} {x3 + back:.1f},{y3 - head * 0.8:.1f} {x3 + back:.1f},{y3 + head * 0.8:.1f}'
-    what = (f'{flow.measured:,} bytes of {NAMES[flow.kind]} in {flow.tensors} tensors from {full_name(flow.source)} to '
-            f'{full_name(flow.target)}')
-    path = f'M{x0:.1f},{y0:.1f} C{one[0]:.1f},{one[1]:.1f} {two[0] + back:.1f},{two[1]:.1f} {x3 + back:.1f},{y3:.1f}'
-    return (f'<g><title>{escape(what)}</title><path class="flow {flow.kind}" stroke-width="{width:.1f}" d="{path}"/>'
-            f'<polygon class="tip {flow.kind}" points="{tip}"/></g>')
-
-
-def _label(boxes: dict[str, _Box], number: int, flow: PairRow, scale: float) -> str:
-    """The bytes beside the end at which arrows are farthest apart: that of the worker or of the device."""
-    if flow.measured < LABELLED * scale:
-        return ''
-    points = _curve(boxes, number, flow)
-    source, target = boxes[flow.source], boxes[flow.target]
-    same = _rank(source) == _rank(target)
-    at = 0.5 if same else 0.68 if _rank(target) > _rank(source) else 0.32
-    weights = ((1 - at) ** 3, 3 * at * (1 - at) ** 2, 3 * at ** 2 * (1 - at), at ** 3)
-    x, y = (sum(weight * point[axis] for weight, point in zip(weights, points, strict=True)) for axis in (0, 1))
-    wire = ' class="wire"' if task_of(flow.source) != task_of(flow.target) else ''
-    if same:
-        x, anchor = x + _thickness(flow, scale) / 2 + 3, 'start'
-    else:
-        anchor = 'middle'
-    return (f'<g{wire}><text class="bytes {flow.kind}" x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">'
-            f'{size_text(flow.measured)}</text></g>')
-
-
-def _machine(task: str, columns: list[list[_Box]]) -> str:
-    every = [box for column in columns for box in column]
-    left, top = min(box.x for box in every) - PAD, min(box.y for box in every) - HEAD - 4
-    bottom = max(box.y + box.height for box in every) + PAD
-    right = WIDTH - PAD if columns[1] else max(box.x + box.width for box in every) + PAD
+def _machine(task: str, boxes: list[Box], layout: Layout, clients: list[str]) -> str:
+    left, top = min(box.x for box in boxes) - PAD, min(box.y for box in boxes) - HEAD
+    right = max(box.x + box.width for box in boxes) + PAD
+    if any(arrow.source.rank == arrow.target.rank and arrow.source in boxes for arrow in layout.arrows):
+        right = layout.width - PAD  # What goes from device to device goes round within the machine.
+    client = '<tspan class="soft" dx="6">its own client</tspan>' if len(clients) > 1 else \
+        '<tspan class="soft" dx="6">the only client</tspan>'
     return (f'<rect class="machine" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
-            f'height="{bottom - top:.1f}" rx="9"/>'
-            f'<text class="head" x="{left + PAD:.1f}" y="{top + 17:.1f}">{escape(task_name(task))}</text>')
+            f'height="{machine_bottom(boxes, layout.arrows) - top:.1f}" rx="9"/>'
+            f'<text class="head left" x="{left + PAD:.1f}" y="{top + 17:.1f}">{escape(task_name(task))}'
+            f'{client if task and task in clients else ""}</text>')
 
 
-def _device(box: _Box) -> str:
-    lines = [f'<text class="head" x="{box.x + box.width / 2:.1f}" y="{_line(box, 0):.1f}" text-anchor="middle">'
-             f'{escape(device_name(box.device))}</text>']
-    lines += [f'<text class="soft" x="{box.x + box.width / 2:.1f}" y="{_line(box, number):.1f}" text-anchor="middle">'
-              f'{escape(text)}</text>' for number, text in enumerate(box.lines, start=1)]
+def _network(layout: Layout) -> str:
+    """The word between the machines."""
+    ends = [box.edge(side) for arrow in layout.arrows if arrow.crosses_network
+            for box, side in zip((arrow.source, arrow.target), arrow.sides, strict=True) if box.rank < 2]
+    if not ends:
+        return ''
+    return f'<text class="soft" x="{(min(ends) + max(ends)) / 2:.1f}" y="{PAD + 13}">network</text>'
+
+
+def _device(box: Box) -> str:
+    middle, first = box.x + box.width / 2, box.y + (box.height - LINE * (len(box.lines) + 1)) / 2 + 0.8 * LINE
+    lines = [f'<text class="{"soft" if number else "head"}" x="{middle:.1f}" y="{first + LINE * number:.1f}">'
+             f'{escape(text)}</text>' for number, text in enumerate([device_name(box.row.device), *box.lines])]
     return (f'<rect class="device" x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
             f'rx="6"/>{"".join(lines)}')
 
 
-def _line(box: _Box, number: int) -> float:
-    """The baseline of a line of text; the lines are in the middle of the box."""
-    return box.y + (box.height - LINE * (len(box.lines) + 1)) / 2 + LINE * (number + 0.8)
+def _arrow(arrow: Arrow) -> str:
+    kind, head = arrow.flow.kind, max(5.0, arrow.thickness * 0.9)
+    x, y = arrow.finish
+    back = x + (head if arrow.sides[1] == 'right' else -head)
+    path = f'M{arrow.start[0]:.1f},{arrow.start[1]:.1f}' + ''.join(
+        f' C{" ".join(f"{px:.1f},{py:.1f}" for px, py in curve[1:])}' for curve in _curves(arrow, back))
+    return (f'<g><title>{escape(_words(arrow))}</title>'
+            f'<path class="flow {kind}" stroke-width="{arrow.thickness:.1f}" d="{path}"/><polygon class="tip {kind}" '
+            f'points="{x:.1f},{y:.1f} {back:.1f},{y - head * 0.8:.1f} {back:.1f},{y + head * 0.8:.1f}"/></g>')
 
 
-def _describe(flows: Iterable[PairRow]) -> str:
+def _curves(arrow: Arrow, back: float) -> list[tuple[Point, Point, Point, Point]]:
+    """The Bezier curves of an arrow up to the `back` of its head; all begin and end sideways."""
+    points = [arrow.start, *arrow.via, (back, arrow.finish[1])]
+    if arrow.source.rank == arrow.target.rank:
+        bulge = max(points[0][0], back) + 22 + 0.16 * abs(points[1][1] - points[0][1])
+        return [(points[0], (bulge, points[0][1]), (bulge, points[1][1]), points[1])]
+    return [((x0, y0), ((x0 + x1) / 2, y0), ((x0 + x1) / 2, y1), (x1, y1))
+            for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False)]
+
+
+def _label(arrow: Arrow) -> str:
+    """The bytes, on the arrow where it is farthest from others: near the worker that it comes from or goes to."""
+    if arrow.passes and arrow.thickness <= THINNEST:
+        return ''  # A thin line across others: the tables say how much it is.
+    curves, at = _curves(arrow, arrow.finish[0]), 0.5
+    curve = curves[0 if arrow.target.rank > arrow.source.rank else -1]
+    if arrow.crosses_network and not arrow.via:
+        at = 0.74 if arrow.target.rank > arrow.source.rank else 0.26
+    shares = ((1 - at) ** 3, 3 * at * (1 - at) ** 2, 3 * at ** 2 * (1 - at), at ** 3)
+    x, y = (sum(share * point[axis] for share, point in zip(shares, curve, strict=True)) for axis in (0, 1))
+    beside = ' left' if arrow.source.rank == arrow.target.rank else ''
+    x += (arrow.thickness / 2 + 4) * bool(beside)
+    return (f'<text class="bytes {arrow.flow.kind}{" wire" * arrow.crosses_network}{beside}" x="{x:.1f}" '
+            f'y="{y + 4:.1f}">{size_text(arrow.flow.measured)}</text>')
+
+
+def _words(arrow: Arrow) -> str:
+    flow = arrow.flow
+    return (f'{flow.measured:,} bytes of {NAMES[flow.kind]} in {flow.tensors} tensors from {full_name(flow.source)} to '
+            f'{full_name(flow.target)}')
+
+
+def _describe(arrows: Iterable[Arrow]) -> str:
     """The picture in words, for those who cannot see it."""
-    return '; '.join(f'{size_text(flow.measured)} of {NAMES[flow.kind]} from {full_name(flow.source)} to '
-                     f'{full_name(flow.target)}' for flow in flows)
+    return '; '.join(map(_words, arrows))

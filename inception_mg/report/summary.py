@@ -11,7 +11,7 @@ from inception_mg.model.checkpoints import AVERAGE
 from inception_mg.placement import Placement
 from inception_mg.report.plan import ACTIVATIONS, OTHER, Law, Plan, bytes_of, devices_of, task_name
 from inception_mg.report.records import Transfer, devices_of_ops, short_device, task_of, transfers
-from inception_mg.report.timeline import Shares, StepTrace
+from inception_mg.report.timeline import READ, WAITING, WIRE, Shares, StepTrace
 from inception_mg.report.ways import Way
 
 v1 = tf.compat.v1
@@ -86,17 +86,19 @@ class LawRow:
 class WayReport:
     """Everything that the table, the JSON and the page show of one way.
 
-    graphs: how many clients built one. seconds: of a step that was not recorded. wire: task -> bytes per step that
-    it receives from and sends to other machines. balance: bytes of all variables on each of their devices. local: what
-    is not shared, and why. moved: operations that ran elsewhere than asked. unknown: tensors whose size the graph
-    does not tell. shares: where the recorded step's time went, mean over the clients. equal: whether every measured
-    sum is as planned and as predicted.
+    clients: the tasks that built a graph; [''] on one machine. towers: of all graphs. seconds: of a step that was not
+    recorded. wire: task -> bytes per step that it receives from and sends to other machines. balance: bytes of all
+    variables on each of their devices. local: what is not shared, and why. moved: operations that ran elsewhere than
+    asked. unknown: tensors whose size the graph does not tell. shares: where the recorded step's time went, mean over
+    the clients. bound: what that says limits the step. verdict: both in a line. network: what the network would make
+    of it. equal: whether every measured sum is as planned and as predicted.
     """
 
     name: str
     title: str
     text: str
-    graphs: int
+    clients: list[str]
+    towers: int
     seconds: float
     devices: list[DeviceRow]
     pairs: list[PairRow]
@@ -107,6 +109,7 @@ class WayReport:
     moved: list[dict[str, str]]
     unknown: list[str]
     shares: dict[str, float]
+    bound: str
     verdict: str
     network: str
     equal: bool
@@ -120,10 +123,12 @@ def summarise(way: Way, runs: Sequence[GraphRun], network_gbits: float) -> WayRe
     balance = {home: sum(row.bytes for row in runs[0].variables if row.device == home) for home in homes}
     equal = all(row.planned == row.measured for row in (*pairs, *laws)) and all(
         row.predicted == row.measured for row in laws)
+    bound = _bound(shares, wire)
     return WayReport(
-        way.name, way.title, way.text, len(runs), max(run.seconds for run in runs), _devices(runs, pairs), pairs, laws,
-        wire, balance, _local(runs), _moved(runs), sorted({name for run in runs for name in run.plan.unknown}),
-        shares._asdict(), f'a recorded step took {shares.line()}', _prediction(wire, shares, network_gbits), equal)
+        way.name, way.title, way.text, [run.client for run in runs], sum(len(run.placement.towers) for run in runs),
+        max(run.seconds for run in runs), _devices(runs, pairs), pairs, laws, wire, balance, _local(runs),
+        _moved(runs), sorted({name for run in runs for name in run.plan.unknown}), shares._asdict(), bound,
+        f'a recorded step took {shares.parts()}: bound by {bound}', _prediction(wire, shares, network_gbits), equal)
 
 
 def describe_variables(variables: Iterable[tf.Variable], trainable: Sequence[tf.Variable],
@@ -171,10 +176,11 @@ def _laws(runs: Sequence[GraphRun], measured: Sequence[Sequence[Transfer]]) -> l
 def _gbits(moves: Sequence[Transfer]) -> float:
     """Gbit/s while at least one of these was under way."""
     busy, end = 0, 0
-    for move in sorted((move for move in moves if move.end), key=lambda move: move.start):
+    timed = sorted((move for move in moves if move.end), key=lambda move: move.start)
+    for move in timed:
         busy += max(0, move.end - max(move.start, end))
         end = max(end, move.end)
-    return sum(move.bytes for move in moves) * 8 / busy / 1e3 if busy else 0.0
+    return sum(move.bytes for move in timed) * 8 / max(busy, 1) / 1e3  # The clock has microseconds.
 
 
 def _devices(runs: Sequence[GraphRun], pairs: Sequence[PairRow]) -> list[DeviceRow]:
@@ -232,11 +238,24 @@ def _shares(runs: Sequence[GraphRun]) -> Shares:
     return Shares(*(sum(values) / len(every) for values in zip(*every, strict=True)))
 
 
+def _bound(shares: Shares, wire: dict[str, dict[str, int]]) -> str:
+    """The largest share in words. One client at a time was at work: what waits, waits for it."""
+    what = shares.largest
+    if what == WIRE:
+        return f'the wire of {busiest(wire)[0]}' if wire else 'the bus between the devices'
+    return {WAITING: 'the client', READ: 'the input'}.get(what, what)
+
+
+def busiest(wire: dict[str, dict[str, int]]) -> tuple[str, int]:
+    """The task with the most bytes per step one way, and how many; ('', 0) without a network."""
+    return max(((task, max(ends.values())) for task, ends in wire.items()), key=lambda pair: pair[1], default=('', 0))
+
+
 def _prediction(wire: dict[str, dict[str, int]], shares: Shares, gbits: float) -> str:
     """What the busiest machine's network would take, against the time that computing takes here."""
     if not wire:
         return 'nothing crosses a network: the devices and the bus between them set the limit'
-    task, most = max(((task, max(ends.values())) for task, ends in wire.items()), key=lambda pair: pair[1])
+    task, most = busiest(wire)
     seconds, computing = most * 8 / gbits / 1e9, shares.seconds * shares.compute
     what = f'at {gbits:g} Gbit/s {task} is the busiest: {most / 1e6:.1f} MB one way, {seconds:.3f} s per step'
     if seconds > computing:

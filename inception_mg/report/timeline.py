@@ -37,16 +37,23 @@ class Shares(NamedTuple):
     waiting: float
 
     @property
+    def largest(self) -> str:
+        """The name of the largest share."""
+        return max((COMPUTE, WIRE, READ, WAITING), key=lambda name: getattr(self, name))
+
+    @property
     def bound(self) -> str:
-        """What limits the step: the largest share."""
-        names = (COMPUTE, WIRE, READ, WAITING)
-        return _BOUND[max(names, key=lambda name: getattr(self, name))]
+        """What limits the step, in words."""
+        return _BOUND[self.largest]
+
+    def parts(self) -> str:
+        """'1.23 s: compute 81 %, wire 12 %, input 5 %, waiting 2 %'."""
+        return f'{self.seconds:.3g} s: ' + ', '.join(
+            f'{name} {100 * getattr(self, name):.0f} %' for name in (COMPUTE, WIRE, READ, WAITING))
 
     def line(self) -> str:
-        """'1.23 s: compute 81 %, wire 12 %, input 5 %, waiting 2 %: compute-bound'."""
-        parts = ', '.join(f'{name} {getattr(self, name):.0%}'.replace('%', ' %')
-                          for name in (COMPUTE, WIRE, READ, WAITING))
-        return f'{self.seconds:.3g} s: {parts}: {self.bound}'
+        """The parts and what they say."""
+        return f'{self.parts()}: {self.bound}'
 
 
 class StepTrace(NamedTuple):
