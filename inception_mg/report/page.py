@@ -85,11 +85,12 @@ def _overview(ways: Sequence[WayReport]) -> _Table:
     for way in ways:
         inside = sum(row.measured for row in way.pairs if task_of(row.source) == task_of(row.target))
         task, most = busiest(way.wire)
-        rows.append([way.title, str(len(way.clients)), str(way.towers), size_text(inside),
+        homes = ', '.join(dict.fromkeys(map(task_name, way.balance)))
+        rows.append([re.split('[:,]', way.title)[0], homes, str(len(way.clients)), str(way.towers), size_text(inside),
                      size_text(sum(ends['in'] for ends in way.wire.values())) if way.wire else 'nothing',
                      f'{size_text(most)} at {task}' if task else '', way.bound, 'yes' if way.equal else 'NO'])
     return _Table('What crosses in a step of every worker', [
-        '', 'clients', 'towers', 'inside machines', 'over the network', 'busiest wire, one way', 'bound here by',
+        '', 'variables on', 'clients', 'towers', 'inside machines', 'over the network', 'busiest wire, one way', 'bound here by',
         'as predicted'], rows)
 
 
