@@ -90,8 +90,8 @@ def _overview(ways: Sequence[WayReport]) -> _Table:
                      size_text(sum(ends['in'] for ends in way.wire.values())) if way.wire else 'nothing',
                      f'{size_text(most)} at {task}' if task else '', way.bound, 'yes' if way.equal else 'NO'])
     return _Table('What crosses in a step of every worker', [
-        '', 'variables on', 'clients', 'towers', 'inside machines', 'over the network', 'busiest wire, one way', 'bound here by',
-        'as predicted'], rows)
+        '', 'variables on', 'clients', 'towers', 'inside machines', 'over the network', 'busiest wire, one way',
+        'bound here by', 'as predicted'], rows)
 
 
 def _section(way: WayReport, scale: float) -> str:

@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 from inception_mg.report.plan import task_name
 from inception_mg.report.records import Event, Transfer, events, task_of, wire_records
+from inception_mg.report.words import size_text
 
 COMPUTE, WIRE, READ, WAITING = 'compute', 'wire', 'input', 'waiting'
-_BOUND = {COMPUTE: 'compute-bound', WIRE: 'wire-bound', READ: 'input-bound', WAITING: 'bound by waiting for others'}
+_BOUND = {COMPUTE: 'compute-bound', WIRE: 'wire-bound', READ: 'input-bound', WAITING: 'mostly waiting'}
 # Colours of the trace viewer, by name.
 _COLOURS = {COMPUTE: 'thread_state_running', WIRE: 'thread_state_iowait', READ: 'thread_state_runnable',
             WAITING: 'thread_state_sleeping'}
 # Operations that mostly wait: for the input pipeline, for another task, for another operation.
 _READING = ('IteratorGetNext', 'IteratorGetNextSync', 'OneShotIterator')
+_IN, _OUT = 'in', 'out'  # The rows of a wire.
 _STANDING = ('_Send', '_Recv', '_HostSend', '_HostRecv', 'NoOp', 'QueueDequeueV2', 'QueueDequeueManyV2')
 
 
@@ -27,7 +29,8 @@ class Shares(NamedTuple):
     """Where the `seconds` of a step went, as shares that add up to 1.
 
     compute: some operation was computing. wire: none was, but a tensor was crossing. input: neither, but
-    the input pipeline was waited for. waiting: none of these: for other workers, or for the client.
+    the input pipeline was waited for. waiting: none of these: for other tasks, for a processor, or for what the
+    client does between two steps.
     """
 
     seconds: float
@@ -104,7 +107,8 @@ def category(event: Event) -> str:
 
 
 def chrome_trace(traces: Sequence[StepTrace]) -> str:
-    """One JSON text for all traces: a process per task; rows for operations of each device, and for transfers.
+    """One JSON text for all traces. Each task has a process with rows for the operations of each device, and
+    another for what comes and goes by its wire: many tensors are under way at a time, and viewers fold processes.
 
     Times are microseconds from the first event. Each machine's events are as its own clock has them: between
     machines they are as far apart as the clocks.
@@ -115,8 +119,10 @@ def chrome_trace(traces: Sequence[StepTrace]) -> str:
         rows.verdict(trace)
         for event in trace.events:
             rows.operation(event)
-        for number, move in enumerate(trace.wire):
+        moves = [move for move in trace.wire if move.bytes]
+        for number, move in enumerate(moves):
             rows.transfer(move, f'{trace.task}-{number}')
+        rows.under_way(moves)
     return json.dumps({'displayTimeUnit': 'ms', 'traceEvents': rows.names() + rows.entries,
                        'otherData': {task_name(trace.task): trace.shares().line() for trace in traces}})
 
@@ -139,7 +145,7 @@ class _Rows:
 
     def __init__(self, origin: int):
         self._origin = origin
-        self._processes: dict[str, int] = {}
+        self._processes: dict[tuple[str, bool], int] = {}    # (task, whether its wire) -> number.
         self._rows: dict[tuple[str, str], list[int]] = {}    # (task, group) -> end of the last event of each row.
         self._threads: dict[tuple[str, str, int], int] = {}
         self.entries: list[dict] = []
@@ -147,10 +153,13 @@ class _Rows:
     def names(self) -> list[dict]:
         """The entries that name and order processes and threads."""
         found = []
-        for task, pid in self._processes.items():
-            found.append({'ph': 'M', 'name': 'process_name', 'pid': pid, 'args': {'name': task_name(task)}})
+        for place, (task, wire) in enumerate(sorted(self._processes)):
+            label = {'ph': 'M', 'pid': self._processes[task, wire]}
+            name = task_name(task) + ', wire' * wire
+            found += [{**label, 'name': 'process_name', 'args': {'name': name}},
+                      {**label, 'name': 'process_sort_index', 'args': {'sort_index': place}}]
         for (task, group, row), tid in self._threads.items():
-            label = {'pid': self._processes[task], 'tid': tid, 'ph': 'M'}
+            label = {'pid': self._processes[task, group in (_IN, _OUT)], 'tid': tid, 'ph': 'M'}
             name = f'{group} ({row + 1})' if row else group
             found.append({**label, 'name': 'thread_name', 'args': {'name': name}})
             found.append({**label, 'name': 'thread_sort_index', 'args': {'sort_index': tid}})
@@ -165,21 +174,28 @@ class _Rows:
 
     def transfer(self, move: Transfer, number: str) -> None:
         """A transfer, on the wire rows of the receiving task, with an arrow from a row of the sender."""
-        if not move.bytes:
-            return
         seconds = max(move.end - move.start, 1) / 1e6
-        speed = f'{move.bytes * 8 / seconds / 1e9:.3g} Gbit/s'
-        name = f'{move.bytes / 1e6:.3g} MB from {task_name(move.source)}'
-        pid, tid = self._entry(task_of(move.target), 'wire in', move, {
-            'name': name, 'cat': WIRE, 'cname': _COLOURS[WIRE],
-            'args': {'tensor': move.tensor, 'bytes': move.bytes, 'speed': speed, 'from': move.source,
-                     'to': move.target}})
-        there, row = self._entry(task_of(move.source), 'wire out', move, {
-            'name': f'{move.bytes / 1e6:.3g} MB to {task_name(move.target)}', 'cat': WIRE, 'cname': _COLOURS[WIRE],
-            'args': {'tensor': move.tensor, 'bytes': move.bytes, 'speed': speed}})
+        look = {'cat': WIRE, 'cname': _COLOURS[WIRE], 'args': {
+            'tensor': move.tensor, 'bytes': move.bytes, 'speed': f'{move.bytes * 8 / seconds / 1e9:.3g} Gbit/s',
+            'from': move.source, 'to': move.target}}
+        source, target, size = task_of(move.source), task_of(move.target), size_text(move.bytes)
+        pid, tid = self._entry(target, _IN, move, {'name': f'{size} from {task_name(source)}', **look})
+        there, row = self._entry(source, _OUT, move, {'name': f'{size} to {task_name(target)}', **look})
+        begin = move.start - self._origin
         arrow = {'cat': 'transfer', 'name': 'transfer', 'id': number}
-        self.entries.append({**arrow, 'ph': 's', 'pid': there, 'tid': row, 'ts': move.start - self._origin})
-        self.entries.append({**arrow, 'ph': 'f', 'bp': 'e', 'pid': pid, 'tid': tid, 'ts': move.end - self._origin})
+        self.entries.append({**arrow, 'ph': 's', 'pid': there, 'tid': row, 'ts': begin})
+        self.entries.append({**arrow, 'ph': 'f', 'bp': 'e', 'pid': pid, 'tid': tid,
+                             'ts': begin + max(move.end - move.start, 1) - 1})  # Inside the bar, not at its end.
+
+    def under_way(self, moves: Sequence[Transfer]) -> None:
+        """For each task a curve of the bytes that are on the way to it."""
+        for task in sorted({task_of(move.target) for move in moves}):
+            size, here = 0, [move for move in moves if task_of(move.target) == task]
+            for moment, change in sorted(change for move in here for change in (
+                    (move.start, move.bytes), (move.end, -move.bytes))):
+                size += change
+                self.entries.append({'ph': 'C', 'name': 'bytes on the way here', 'pid': self._process(task, False),
+                                     'ts': moment - self._origin, 'args': {'bytes': size}})
 
     def verdict(self, trace: StepTrace) -> None:
         """Where the time went, as one bar over the whole step."""
@@ -191,7 +207,7 @@ class _Rows:
 
     def _entry(self, task: str, group: str, span: Event | Transfer, entry: dict) -> tuple[int, int]:
         """Adds a bar on the first row of the group that is free; returns its process and thread."""
-        pid = self._processes.setdefault(task, len(self._processes) + 1)
+        pid = self._process(task, group in (_IN, _OUT))
         ends = self._rows.setdefault((task, group), [])
         row = next((k for k, end in enumerate(ends) if end <= span.start), len(ends))
         ends[row:row + 1] = [span.end]
@@ -199,3 +215,6 @@ class _Rows:
         self.entries.append({'ph': 'X', 'pid': pid, 'tid': tid, 'ts': span.start - self._origin,
                              'dur': max(span.end - span.start, 1), **entry})
         return pid, tid
+
+    def _process(self, task: str, wire: bool) -> int:
+        return self._processes.setdefault((task, wire), len(self._processes) + 1)
