@@ -7,8 +7,11 @@ import pytest
 import toy_model
 
 from dist.rehearsal import rehearse
+from inception_mg.checks import check_report
 from inception_mg.config import OptimizerConfig, ReportConfig
-from inception_mg.report.summary import WayReport, summarise
+from inception_mg.errors import FlagError
+from inception_mg.report.summary import WayReport, bound_by, summarise
+from inception_mg.report.timeline import Shares
 from inception_mg.report.ways import ways_of
 from inception_mg.training.train_step import build_train_step
 
@@ -96,3 +99,31 @@ def test_speed_is_known_where_a_network_is_crossed(reports):
 def test_shares_of_the_step_add_up(way):
     assert sum(way.shares[name] for name in ('compute', 'wire', 'input', 'waiting')) == pytest.approx(1)
     assert json.loads(json.dumps(dataclasses.asdict(way)))['verdict'] == way.verdict
+
+
+def test_what_is_not_as_planned_is_told():
+    way, = ways_of(ReportConfig(way='multi_gpu'))
+    run, = rehearse(way, build)
+    strayed = next(iter(run.plan.devices))
+    plan = dataclasses.replace(run.plan, devices=run.plan.devices | {strayed: '/device:CPU:9'},
+                               moves=run.plan.moves[1:])
+    report = summarise(way, [run._replace(plan=plan)], 10.0)
+    assert [(entry['operation'], entry['asked']) for entry in report.moved] == [(strayed, '/device:CPU:9')]
+    assert not report.equal
+
+
+@pytest.mark.parametrize('largest, words', [
+    ('compute', 'compute'), ('input', 'the input'), ('waiting', 'the client'), ('wire', 'the wire of ps 1')])
+def test_what_binds(largest, words):
+    shares = Shares(1.0, **({name: 0.1 for name in ('compute', 'wire', 'input', 'waiting')} | {largest: 0.7}))
+    assert bound_by(shares, {'ps 0': {'in': 5, 'out': 6}, 'ps 1': {'in': 7, 'out': 2}}) == words
+
+
+def test_refusals():
+    for config, words in ((ReportConfig(), '--all or --way'),
+                          (ReportConfig(way='multi_gpu', all=True), '--all or --way'),
+                          (ReportConfig(way='split_model', devices=1), '--devices=1'),
+                          (ReportConfig(all=True, num_workers=0), '--num_workers=0'),
+                          (ReportConfig(all=True, network_gbits=0.0), '--network_gbits=0')):
+        with pytest.raises(FlagError, match=words):
+            check_report(config)

@@ -123,7 +123,7 @@ def summarise(way: Way, runs: Sequence[GraphRun], network_gbits: float) -> WayRe
     balance = {home: sum(row.bytes for row in runs[0].variables if row.device == home) for home in homes}
     equal = all(row.planned == row.measured for row in (*pairs, *laws)) and all(
         row.predicted == row.measured for row in laws)
-    bound = _bound(shares, wire)
+    bound = bound_by(shares, wire)
     return WayReport(
         way.name, way.title, way.text, [run.client for run in runs], sum(len(run.placement.towers) for run in runs),
         max(run.seconds for run in runs), _devices(runs, pairs), pairs, laws, wire, balance, _local(runs),
@@ -157,7 +157,7 @@ def _pairs(runs: Sequence[GraphRun], measured: Sequence[Sequence[Transfer]]) -> 
             if move.bytes:
                 kind = run.plan.kinds.get((move.tensor, move.target), OTHER)
                 found[move.source, move.target, kind].append(move)
-    rows = [PairRow(*key, len(found[key]), planned[key], sum(move.bytes for move in found[key]), _gbits(found[key]))
+    rows = [PairRow(*key, len(found[key]), planned[key], sum(move.bytes for move in found[key]), gbits_of(found[key]))
             for key in {*planned, *found} if planned[key] or found[key]]
     return sorted(rows, key=lambda row: (-row.measured, row.source, row.target))
 
@@ -173,7 +173,7 @@ def _laws(runs: Sequence[GraphRun], measured: Sequence[Sequence[Transfer]]) -> l
     return rows
 
 
-def _gbits(moves: Sequence[Transfer]) -> float:
+def gbits_of(moves: Sequence[Transfer]) -> float:
     """Gbit/s while at least one of these was under way."""
     busy, end = 0, 0
     timed = sorted((move for move in moves if move.end), key=lambda move: move.start)
@@ -238,7 +238,7 @@ def _shares(runs: Sequence[GraphRun]) -> Shares:
     return Shares(*(sum(values) / len(every) for values in zip(*every, strict=True)))
 
 
-def _bound(shares: Shares, wire: dict[str, dict[str, int]]) -> str:
+def bound_by(shares: Shares, wire: dict[str, dict[str, int]]) -> str:
     """The largest share in words. One client at a time was at work: what waits, waits for it."""
     what = shares.largest
     if what == WIRE:
