@@ -23,13 +23,12 @@ v1 = tf.compat.v1
 Build = Callable[[Placement], TrainStep]  # Builds the step of one client in the default graph.
 
 
-def rehearse(way: Way, build: Build, on_gpus: bool = False) -> list[GraphRun]:
+def rehearse(way: Way, build: Build) -> list[GraphRun]:
     """Runs a few steps of every client of `way`, one client after another, and returns the record of the last.
 
-    on_gpus: the towers' devices are GPUs; else CPU devices stand in for them, with soft placement off. The servers
-    of a cluster stay until this process ends: TensorFlow cannot stop them.
+    Soft placement is off. The servers of a cluster stay until this process ends: TensorFlow cannot stop them.
     """
-    config = session_config(DeviceConfig(), way.devices_per_machine, on_gpus)
+    config = session_config(DeviceConfig(), way.devices_per_machine, on_gpus=False)
     targets = start_cluster(way.num_ps, way.num_workers, config) if way.num_workers else {}
     runs = []
     for task, placement in enumerate(way.placements):

@@ -1,5 +1,6 @@
 """The report for people: one HTML page without anything from outside, and the same as text for a screen."""
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -28,12 +29,14 @@ p{margin:0 0 10px;max-width:80ch}.soft{color:var(--soft)}
 section{display:flex;flex-direction:column;border:1px solid var(--edge);border-radius:14px;padding:18px;min-width:0}
 section svg{display:block;width:100%;height:auto;margin:10px auto}section p{font-size:.88rem;margin:0 0 6px}
 .figure{flex:1;display:flex;align-items:center}.verdict{font-weight:600;margin-top:10px}
-details{margin-top:8px}summary{cursor:pointer;font-weight:600;font-size:.92rem}.scroll{overflow-x:auto}
-table{border-collapse:collapse;font-size:.82rem;margin:6px 0 14px;width:100%}caption{text-align:left;font-weight:600;
-padding:4px 0}th,td{padding:4px 14px 4px 0;text-align:left;border-bottom:1px solid var(--edge);vertical-align:top}
-th{white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.overview table{font-size:.92rem;margin:0 0 24px}.overview td:first-child{font-weight:600;min-width:11em}
-.remarks{font-size:.82rem;padding-left:1.2em;margin:0;overflow-wrap:anywhere}
+.figures{margin:26px 0 18px}details{padding:5px 0}summary{cursor:pointer;font-weight:600}.scroll{overflow-x:auto}
+table{border-collapse:collapse;font-size:.86rem;margin:8px 0 16px}caption{text-align:left;font-weight:600;
+padding:4px 0}th,td{padding:4px 26px 4px 0;white-space:nowrap;text-align:left;
+border-bottom:1px solid var(--edge);vertical-align:top}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+.overview table{font-size:.92rem;margin:0 0 24px;width:100%}
+.overview td:first-child{font-weight:600;white-space:normal;min-width:9em}
+.remarks{font-size:.9rem;padding-left:1.2em;margin:6px 0 12px;overflow-wrap:anywhere}
 .bar{display:flex;height:10px;border-radius:5px;overflow:hidden;background:var(--edge)}.bar i{display:block}
 .ok::before,.bad::before{font-weight:700;content:"\\2713  ";color:var(--activations)}
 .bad::before{content:"\\2717  ";color:var(--gradients)}
@@ -52,14 +55,14 @@ def html_page(ways: Sequence[WayReport], subject: str, notes: Sequence[str]) -> 
     scale = thickest(ways)
     legend = ''.join(f'<li><span style="background:var(--{kind})"></span>{NAMES[kind]}</li>' for kind in COLOURS
                      if kind != OTHER)
-    sections = ''.join(_section(way, scale) for way in ways)
+    sections, figures = ''.join(_section(way, scale) for way in ways), ''.join(map(_figures, ways))
     return (f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{_TITLE}</title><meta name="viewport" '
             f'content="width=device-width,initial-scale=1"><meta name="color-scheme" content="light dark"><style>'
             f'{colour_rules(":root")}{_STYLE}</style></head><body><main><h1>{_TITLE}</h1>'
             f'<p>{_SUBTITLE}</p><p class="soft">{escape(subject)}</p><ul class="legend">{legend}</ul>'
             f'<div class="overview">{_html_table(_overview(ways)) if len(ways) > 1 else ""}</div>'
-            f'<div class="ways">{sections}</div>'
-            f'<p class="soft" style="margin-top:20px">{"<br>".join(map(escape, notes))}</p></main></body></html>')
+            f'<div class="ways">{sections}</div><div class="figures"><h2>Bytes and devices</h2>{figures}</div>'
+            f'<p class="soft">{"<br>".join(map(escape, notes))}</p></main></body></html>')
 
 
 def thickest(ways: Iterable[WayReport]) -> float:
@@ -97,16 +100,20 @@ def _overview(ways: Sequence[WayReport]) -> _Table:
 def _section(way: WayReport, scale: float) -> str:
     bar = ''.join(f'<i style="width:{100 * way.shares[name]:.1f}%;background:var(--{colour})" title="{name} '
                   f'{way.shares[name]:.0%}"></i>' for name, colour in _SHARE_COLOURS.items())
-    tables = ''.join(map(_html_table, _tables(way)))
     verdict, network = _verdicts(way)
-    remarks = ''.join(f'<li>{escape(line)}</li>' for line in _remarks(way))
     return (f'<section{" class=cluster" * bool(way.wire)} aria-labelledby="{way.name}-head">'
             f'<h2 id="{way.name}-head">{escape(way.title)}</h2><p class="soft">{escape(way.text)}</p>'
             f'<div class="figure">{draw(way, scale, standalone=False)}</div>'
             f'<div class="bar" aria-hidden="true">{bar}</div><p class="verdict">{escape(verdict)}</p>'
             f'<p class="soft">{escape(network)}</p><p class="{"ok" if way.equal else "bad"}">{_equality(way)}</p>'
-            f'<details><summary>Bytes and devices</summary>{tables}<ul class="remarks">{remarks}</ul></details>'
             f'</section>')
+
+
+def _figures(way: WayReport) -> str:
+    """What a reader may unfold below the pictures."""
+    remarks = ''.join(f'<li>{escape(line)}</li>' for line in _remarks(way))
+    return (f'<details><summary>{escape(way.title)}</summary><ul class="remarks">{remarks}</ul>'
+            f'{"".join(map(_html_table, _tables(way)))}</details>')
 
 
 def _tables(way: WayReport) -> list[_Table]:
@@ -126,7 +133,7 @@ def _tables(way: WayReport) -> list[_Table]:
     if way.wire:
         tables.append(_Table('Over the network, bytes per step', ['', 'pulls', 'pushes'],
                              [[task, _count(ends['in']), _count(ends['out'])] for task, ends in way.wire.items()]))
-    return tables
+    return list(map(_without_empty_columns, tables))
 
 
 def _remarks(way: WayReport) -> list[str]:
@@ -157,6 +164,12 @@ def _verdicts(way: WayReport) -> tuple[str, str]:
 
 def _count(value: int) -> str:
     return f'{value:,}' if value else ''
+
+
+def _without_empty_columns(table: _Table) -> _Table:
+    full = [any(row[column] for row in table.rows) for column in range(len(table.head))]
+    head, *rows = (list(itertools.compress(cells, full)) for cells in (table.head, *table.rows))
+    return _Table(table.caption, head, rows)
 
 
 def _right(table: _Table) -> list[bool]:

@@ -25,20 +25,14 @@ class Way:
 
     @property
     def devices_per_machine(self) -> int:
-        """CPU devices that the towers need on each machine, with the machine's own."""
-        names = {device for placement in self.placements for tower in placement.towers
-                 for device in (tower.device, *tower.branches, *tower.stages) if device}
-        return 1 + max(int(name.rpartition(':')[2]) for name in names)
+        """CPU devices that each machine needs: those of the towers, and the machine's own."""
+        return 1 + max(int(name.rpartition(':')[2]) for placement in self.placements for name in placement.devices)
 
 
-def ways_of(config: ReportConfig, device: str = '/device:CPU:{}', first: int = 1) -> list[Way]:
-    """The way that `config` asks for, or all five.
-
-    device: pattern of a machine's devices for towers, the first of them number `first`. CPU devices stand in
-    for GPUs; device 0 is then the machine's own CPU.
-    """
+def ways_of(config: ReportConfig) -> list[Way]:
+    """The way that `config` asks for, or all five. CPU 1, CPU 2 ... stand in for GPUs: bytes do not depend on that."""
     def devices(count: int) -> tuple[str, ...]:
-        return tuple(device.format(number) for number in range(first, first + count))
+        return tuple(f'/device:CPU:{number}' for number in range(1, 1 + count))
 
     several = config.devices or 2
     made = [_one_device(devices(1)[0]), _multi_gpu(devices(several)),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from inception_mg.files import write_text
 from inception_mg.report.timeline import StepTrace, chrome_trace
 
 v1 = tf.compat.v1
@@ -90,7 +91,5 @@ class TraceHook(v1.train.SessionRunHook):
 
     def _write(self, traces: Sequence[StepTrace]) -> str:
         path = os.path.join(self._train_dir, f'trace_step_{self._wanted}.json')
-        with open(path + '.partial', 'w', encoding='utf-8') as file:
-            file.write(chrome_trace(traces))
-        os.replace(path + '.partial', path)
+        write_text(path, chrome_trace(traces))
         return path
