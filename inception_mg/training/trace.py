@@ -52,7 +52,8 @@ class TraceHook(v1.train.SessionRunHook):
             if self._own and now >= self._next_look:
                 self._merge()
             return
-        near = run_values.results + _NEAR >= self._wanted
+        # What the run itself fetched may be from before its update.
+        near = self._recording or self._wanted and run_values.results + _NEAR >= self._wanted
         self._seen = int(run_context.session.run(self._global_step)) if near else int(run_values.results)
         period, self._ended = now - self._ended if self._ended else 0.0, now
         if self._recording:
