@@ -4,14 +4,14 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
-from inception_mg.report.plan import OTHER, WEIGHTS
+from inception_mg.report.plan import GRADIENTS, OTHER, WEIGHTS
 from inception_mg.report.records import task_of
 from inception_mg.report.summary import DeviceRow, PairRow, WayReport
 from inception_mg.report.words import size_text
 
 PAD, BOX, GAP, INSIDE, BETWEEN = 8, 92, 16, 104, 160   # In the picture's own units, about pixels.
 HEAD, LINE, ARROW, ROUND = 25, 17, 18, 96   # A title, a line of text, an arrow's end, arrows that go round.
-THICKEST, THINNEST, UNDER = 18.0, 1.2, 6   # Stroke widths; between two arrows that pass under a box.
+THICKEST, THINNEST, UNDER = 18.0, 1.2, 4   # Stroke widths; between two arrows that pass under a box.
 Point = tuple[float, float]
 
 
@@ -69,6 +69,11 @@ class Arrow:
         """Whether a box is in its way."""
         return abs(self.source.rank - self.target.rank) == 2
 
+    @property
+    def end_y(self) -> float:
+        """The height of the end at the box of higher rank."""
+        return (self.start if self.source.rank > self.target.rank else self.finish)[1]
+
     def end_at(self, box: Box) -> str:
         """The side of `box` on which it ends."""
         return self.sides[0] if box is self.source else self.sides[1]
@@ -91,7 +96,8 @@ def lay_out(way: WayReport, scale: float) -> Layout:
     """
     flows = [row for row in way.pairs if row.measured and row.kind != OTHER]
     ends = {device for flow in flows for device in (flow.source, flow.target)}
-    boxes = {row.device: Box(row, _rank(row.device), _lines(row)) for row in way.devices
+    averaging = {flow.target for flow in flows if flow.kind == GRADIENTS}
+    boxes = {row.device: Box(row, _rank(row.device), _lines(row, row.device in averaging)) for row in way.devices
              if row.bytes or row.towers or row.device in ends}
     arrows = [Arrow(flow, boxes[flow.source], boxes[flow.target], max(THINNEST, THICKEST * flow.measured / scale))
               for flow in flows]
@@ -110,8 +116,10 @@ def lay_out(way: WayReport, scale: float) -> Layout:
 
 def machine_bottom(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> float:
     """The lower edge of a machine: below its boxes and what passes under them."""
-    passing = sum(arrow.passes and boxes[0].task in (arrow.source.task, arrow.target.task) for arrow in arrows)
-    return max(box.bottom for box in boxes) + PAD + (UNDER * passing if boxes[0].rank else 0)
+    passing = sum(arrow.thickness + UNDER for arrow in arrows
+                  if arrow.passes and boxes[0].task in (arrow.source.task, arrow.target.task))
+    under = max((box.bottom for box in boxes if box.rank == 1), default=0.0) + passing
+    return max(under, *(box.bottom for box in boxes)) + PAD
 
 
 def _rank(device: str) -> int:
@@ -120,12 +128,12 @@ def _rank(device: str) -> int:
     return 1 if device.endswith('CPU:0') else 2
 
 
-def _lines(row: DeviceRow) -> list[str]:
+def _lines(row: DeviceRow, averages: bool) -> list[str]:
     """What is written in a box."""
     lines = [line for text in row.towers for line in text.replace('part of ', 'part of\n').split('\n')]
     if row.bytes:
         lines += ['variables', size_text(sum(row.bytes.values()))]
-    return lines or ['reads,', 'averages']
+    return lines or (['reads,', 'averages'] if averages else ['reads'])
 
 
 def _at(box: Box, side: str, arrows: Sequence[Arrow]) -> list[Arrow]:
@@ -177,11 +185,11 @@ def _spread(box: Box, side: str, arrows: list[Arrow]) -> None:
 def _lead_under(machines: dict[str, list[Box]], arrows: Sequence[Arrow]) -> None:
     """Leads the arrows between a ps and a worker's device under the worker's CPU."""
     passed = collections.Counter()
-    for arrow in arrows:
+    for arrow in sorted(arrows, key=lambda arrow: arrow.end_y):  # So that they do not cross on the way down.
         if arrow.passes:
             far = max(arrow.source, arrow.target, key=lambda box: box.rank)
             under = next(box for box in machines[far.task] if box.rank == 1)
-            passed[far.task] += 1
-            y = under.bottom + UNDER * passed[far.task]
+            y = under.bottom + passed[far.task] + UNDER + arrow.thickness / 2
+            passed[far.task] += arrow.thickness + UNDER
             points = (under.x, y), (under.x + under.width, y)
             arrow.via = points if far is arrow.target else points[::-1]

@@ -116,7 +116,7 @@ def _label(arrow: Arrow) -> str:
         return ''  # A thin line across others: the tables say how much it is.
     curves, at = _curves(arrow, arrow.finish[0]), 0.5
     curve = curves[0 if arrow.target.rank > arrow.source.rank else -1]
-    if arrow.crosses_network and not arrow.via:
+    if arrow.crosses_network:
         at = 0.74 if arrow.target.rank > arrow.source.rank else 0.26
     shares = ((1 - at) ** 3, 3 * at * (1 - at) ** 2, 3 * at ** 2 * (1 - at), at ** 3)
     x, y = (sum(share * point[axis] for share, point in zip(shares, curve, strict=True)) for axis in (0, 1))

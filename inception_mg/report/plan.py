@@ -89,14 +89,16 @@ def laws(placement: Placement, trainable: Sequence[tf.Variable], statistics_byte
     for hosts in dict.fromkeys(frozenset(map(host_of, devices_of(tower))) for tower in placement.towers):
         if not hosts & homes:
             name = _names(hosts)
+            inside = hosts.union(*(devices_of(tower) for tower in placement.towers
+                                   if hosts >= set(map(host_of, devices_of(tower)))))
             rows += [Law(f'weights to {name}', WEIGHTS, homes, hosts, size),
-                     Law(f'gradients from {name}', GRADIENTS, hosts, homes, size)]
+                     Law(f'gradients from {name}', GRADIENTS, inside, homes, size)]
     for number, tower in enumerate(placement.towers):
         devices = frozenset(devices_of(tower))
         hosts = frozenset(map(host_of, devices))
         if not devices & hosts:
             rows += [Law(f'weights to tower {number}', WEIGHTS, hosts, devices, size),
-                     Law(f'gradients from tower {number}', GRADIENTS, devices, hosts, size)]
+                     Law(f'gradients from tower {number}', GRADIENTS, devices, hosts | homes, size)]
     last = frozenset(devices_of(placement.towers[-1]))
     if not last & homes and statistics_bytes:
         rows.append(Law('batch statistics from the last tower', STATISTICS, last, homes, statistics_bytes))
@@ -150,7 +152,9 @@ def _kind(producer: tf.Operation, users: Sequence[tf.Operation], weights: set[st
     for scope, kind in (('average', GRADIENTS), ('statistics', STATISTICS), ('input', INPUT)):
         if any(name == scope or name.startswith(f'{scope}_') for name in scopes):
             return kind
-    return ACTIVATIONS if all(name.startswith('tower_') for name in scopes) else OTHER
+    if all(name.startswith('tower_') for name in scopes):
+        return ACTIVATIONS
+    return GRADIENTS if producer.name.startswith('tower_') else OTHER  # Of a graph's only tower: there is no average.
 
 
 def _variable_read(operation: tf.Operation) -> str:
