@@ -82,6 +82,11 @@ class Cluster:
         return 'chief' if self.is_chief else f'{self.job} {self.index}'
 
     @property
+    def task(self) -> str:
+        """What device names begin with, such as '/job:worker/task:2'."""
+        return f'/job:{self.job}/task:{self.index}'
+
+    @property
     def lists(self) -> dict[str, list[str]]:
         """What must be equal on all tasks, ready for JSON."""
         return {'ps': list(self.ps), 'worker': list(self.workers)}
@@ -89,8 +94,7 @@ class Cluster:
     @property
     def device_filters(self) -> list[str]:
         """The tasks that this one talks to: a worker sees all ps and itself, a ps only itself."""
-        own = f'/job:{self.job}/task:{self.index}'
-        return ['/job:ps', own] if self.job == 'worker' else [own]
+        return ['/job:ps', self.task] if self.job == 'worker' else [self.task]
 
     def difference(self, theirs: Mapping[str, Sequence[str]]) -> str:
         """Says in a few words where another task's `lists` differ from these; '' if they agree.

@@ -35,6 +35,7 @@ from inception_mg.placement import Placement, in_graph
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, bfloat16_hint, local_machine
 from inception_mg.training.hooks import Stopper
+from inception_mg.training.trace import TraceHook
 from inception_mg.training.train_step import TrainStep
 
 v1 = tf.compat.v1
@@ -222,6 +223,7 @@ class _Client:
                                        tf.group(v1.local_variables_initializer(), step.start_input))
         loop_hooks = [PeersHook(self.peers, step.global_step, self.run.max_steps),
                       JoinHook(self.cluster.name, step.global_step, self.say),
+                      TraceHook(step.global_step, self.run.trace_step, self.run.train_dir, self.cluster.task, say=self.say),
                       *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
         with train.files_beside(self.run, self.source, self.data, self.model, stopper):
             train.run_steps(creator, loop_hooks, step.train_op, self.source.paths, start.checkpoint)

@@ -296,6 +296,17 @@ class Peers:
         if self.current_lives() != self.lives:
             raise tf.errors.AbortedError(None, None, f'{self.restarted()} was restarted')
 
+    def share_trace(self, packed: bytes) -> None:
+        """Leaves this worker's trace of a step where the chief finds it; a ps that is gone gets none."""
+        with self._lock, contextlib.suppress(ps.Unreachable):
+            self._boards[0].write_trace(self.cluster.index, packed)
+
+    def shared_traces(self) -> list[bytes]:
+        """For the chief: what other workers have shared so far; [] when ps 0 does not answer."""
+        with self._lock, contextlib.suppress(ps.Unreachable):
+            return self._boards[0].read_traces()
+        return []
+
     def end_job(self) -> None:
         """For the chief: tells the other workers to end after the step in progress, while it goes on to save."""
         self._report(ps.ENDING)

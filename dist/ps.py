@@ -101,13 +101,16 @@ class Board:
                                    for name in ('card', 'job', 'graph', 'ready'))
         beats = [Cell(f'board/beat_{i}', tf.int64, device=CPU) for i in range(num_workers)]
         reports = [Cell(f'board/report_{i}', tf.int64, device=CPU) for i in range(num_workers)]
+        traces = [Cell(f'board/trace_{i}', tf.string, device=CPU) for i in range(num_workers)]
         self._text, self._number = v1.placeholder(tf.string, []), v1.placeholder(tf.int64, [])
         self._setup = tf.group(card.write(self._text), job.write('{}'), graph.write('{}'), ready.write('[]'),
-                               *(cell.write(0) for cell in beats + reports))
+                               *(cell.write(0) for cell in beats + reports), *(cell.write('') for cell in traces))
         self._write_job, self._write_graph = job.write(self._text), graph.write(self._text)
         self._write_ready = ready.write(self._text)
         self._beats = [cell.add(1) for cell in beats]
         self._reports = [cell.write(self._number) for cell in reports]
+        self._write_traces, self._read_traces = [cell.write(self._text) for cell in traces], [
+            cell.read() for cell in traces]
         self._card, self._graph_text = card.read(), graph.read()
         self._view = (job.read(), ready.read(), tf.stack([cell.read() for cell in beats]),
                       tf.stack([cell.read() for cell in reports]))
@@ -148,6 +151,14 @@ class Board:
     def report(self, worker: int, report: int) -> None:
         """Says RUNNING, DONE or FAILED of a worker."""
         self._run(self._reports[worker], {self._number: report})
+
+    def write_trace(self, worker: int, packed: bytes) -> None:
+        """Leaves a worker's recorded step for the chief."""
+        self._run(self._write_traces[worker], {self._text: packed})
+
+    def read_traces(self) -> list[bytes]:
+        """What workers have left so far."""
+        return [packed for packed in self._run(self._read_traces) if packed]
 
     def close(self) -> None:
         """Ends the session; safe to call twice."""

@@ -28,6 +28,7 @@ from inception_mg.placement import Placement, between_graph
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, bfloat16_hint, local_machine
 from inception_mg.training.hooks import Stopper
+from inception_mg.training.trace import TraceHook
 from inception_mg.training.train_step import TrainStep
 
 v1 = tf.compat.v1
@@ -246,7 +247,7 @@ class _Worker:
                       *([] if start else [EndWithChiefHook(self.peers)]),
                       JoinHook(self.cluster.name, step.global_step, self.say),
                       PaceHook(self.cluster.name, moved_by_device(step, self.config.wire_dtype).total(), sync, self.say),
-                      *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
+                      self.trace_hook(step), *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
         beside = train.files_beside(self.run, self.source, self.data, self.model, stopper) if start else None
         with beside or contextlib.nullcontext():
             train.run_steps(creator, loop_hooks, step.train_op, self.source.paths, start.checkpoint if start else '')
@@ -268,6 +269,11 @@ class _Worker:
             readers=len(self.cluster.workers), images_per_update=self.images_per_update,
             **({'wrap_optimizer': synchronous} if self.config.sync else {}))
         return step, wrapped[0] if wrapped else None
+
+    def trace_hook(self, step: TrainStep) -> TraceHook:
+        """Only the chief writes in train_dir: the others' traces come to it over the board of ps 0."""
+        return TraceHook(step.global_step, self.run.trace_step, self.run.train_dir if self.cluster.is_chief else '',
+                         self.cluster.task, self.peers.share_trace, self.peers.shared_traces, self.say)
 
     @property
     def images_per_update(self) -> int:

@@ -7,6 +7,7 @@ from inception_mg.config import (
     MINIMUM_IMAGE_SIZE,
     ON_BAD_IMAGE,
     SOURCES,
+    WAYS,
     WIRE_DTYPES,
     BuildConfig,
     ClassifyConfig,
@@ -20,6 +21,7 @@ from inception_mg.config import (
     LaunchConfig,
     ModelConfig,
     OptimizerConfig,
+    ReportConfig,
     RunConfig,
 )
 from inception_mg.errors import FlagError
@@ -67,6 +69,7 @@ def check_run(run: RunConfig, optimizer: OptimizerConfig, writes: bool = True) -
         raise FlagError('--train_dir is empty: name the folder for checkpoints and summaries')
     for name in ('max_steps', 'log_every_steps'):
         _at_least(name, getattr(run, name), 1)
+    _at_least('trace_step', run.trace_step, -1)
     if run.fine_tune and not run.pretrained_model_checkpoint_path:
         raise FlagError('--fine_tune needs --pretrained_model_checkpoint_path')
     if not optimizer.initial_learning_rate >= 0:
@@ -109,6 +112,18 @@ def check_launch(launch: LaunchConfig) -> None:
     for name, minimum in (('num_ps', 0 if launch.in_graph else 1), ('num_workers', 1), ('max_restarts', 0)):
         _at_least(name, getattr(launch, name), minimum)
 
+
+def check_report(report: ReportConfig) -> None:
+    """Raises FlagError for a missing way or a number out of its range."""
+    if bool(report.way) == report.all:
+        raise FlagError(f'give either --all or --way, one of {", ".join(WAYS)}')
+    for name, minimum in (('devices', 0), ('num_ps', 0), ('num_workers', 1), ('images_per_tower', 1),
+                          ('num_classes', 1)):
+        _at_least(name, getattr(report, name), minimum)
+    if report.devices == 1 and report.way == 'split_model':
+        raise FlagError('--devices=1: a split model needs at least 2')
+    if not report.network_gbits > 0:
+        raise FlagError(f'--network_gbits={report.network_gbits:g} must be above 0')
 
 
 def check_eval(config: EvalConfig) -> None:

@@ -11,6 +11,7 @@ COMPUTE_DTYPES = ('float32', 'bfloat16', 'float16')
 WIRE_DTYPES = ('float32', 'bfloat16')
 ON_BAD_IMAGE = ('skip', 'fail')
 SPLITS = ('', 'branches', 'stages')
+WAYS = ('one_device', 'multi_gpu', 'split_model', 'in_graph', 'between_graph')
 FREEZE_POINTS = (  # Blocks of Inception v3 after its stem, in order.
     'mixed_35x35x256a', 'mixed_35x35x288a', 'mixed_35x35x288b', 'mixed_17x17x768a', 'mixed_17x17x768b',
     'mixed_17x17x768c', 'mixed_17x17x768d', 'mixed_17x17x768e', 'mixed_17x17x1280a', 'mixed_8x8x2048a',
@@ -124,6 +125,9 @@ class RunConfig:
     train_dir: str = option('', 'Checkpoints and summaries; training resumes from what is in it.')
     max_steps: int = option(10000000, 'Stop when global_step reaches this.')
     log_every_steps: int = option(10, 'Steps between two status lines.')
+    trace_step: int = option(
+        0, 'Write TRAIN_DIR/trace_step_N.json, a trace of that step of every task, for Perfetto or chrome://tracing. '
+        '0 = only say, at the tenth step, whether compute, wire or input dominates; -1 = not even that.')
     save_interval_secs: float = option(600.0, 'Seconds between two checkpoints.')
     save_summaries_secs: float = option(
         180.0, 'Seconds between two summaries of histograms and distorted images.')
@@ -190,6 +194,22 @@ class LaunchConfig:
         False, 'Run in a network namespace of its own, where nobody else can reach the tasks\' ports '
         '(where the system allows that without root).')
 
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig:
+    """What scripts/report.py shows: which ways of running, on how many machines and devices."""
+
+    way: str = option('', 'The way of running to report.', ('', *WAYS))
+    all: bool = option(False, 'Report all five ways.')
+    devices: int = option(
+        0, 'Devices for towers on each machine. 0 = 2 for several towers and a split model, else 1.')
+    split: str = option('branches', 'How split_model divides the network.', SPLITS[1:])
+    num_ps: int = option(0, 'Parameter servers. 0 = 1 for in_graph, 2 for between_graph.')
+    num_workers: int = option(2, 'Workers of in_graph and between_graph.')
+    images_per_tower: int = option(2, 'Images per step of each tower.')
+    num_classes: int = option(1000, 'Classes, without the background.')
+    network_gbits: float = option(10.0, 'Speed of the network for which to predict, in Gbit/s.')
+    output_directory: str = option('', 'Folder for report.html, report.json and a picture of each way.')
 
 
 @dataclasses.dataclass(frozen=True)

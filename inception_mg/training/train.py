@@ -18,6 +18,7 @@ from inception_mg.placement import Placement, describe
 from inception_mg.training import hooks, summaries
 from inception_mg.training.devices import bfloat16_hint, local_machine
 from inception_mg.training.start import Start, build_saver
+from inception_mg.training.trace import TraceHook
 from inception_mg.training.train_step import TrainStep, build_train_step
 
 v1 = tf.compat.v1
@@ -97,6 +98,7 @@ def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
                                                checkpoint_filename_with_path=start.resume_path)
         stopper = hooks.Stopper()
         loop_hooks = [*loop_hooks_for(step, run, stopper),
+                      TraceHook(step.global_step, run.trace_step, run.train_dir, say=say),
                       *chief_hooks(step, run, saver, data.batch_size, source.num_examples, say)]
         with stopper.listening(), files_beside(run, source, data, model, stopper):
             run_steps(creator, loop_hooks, step.train_op, source.paths, start.checkpoint)
