@@ -66,8 +66,8 @@ def test_weights_once_down_and_gradients_once_up_per_machine_of_a_cluster(report
             assert total(reports[name], 'weights', '/job:ps', task) == WEIGHTS, name
             assert total(reports[name], 'gradients', task, '/job:ps') == WEIGHTS, name
     # One graph has one last tower; each graph of between-graph has its own.
-    assert total(reports['in_graph'], 'statistics') == STATISTIC
-    assert total(reports['between_graph'], 'statistics') == 2 * STATISTIC
+    assert total(reports['in_graph'], 'statistics', '', '/job:ps') == STATISTIC
+    assert total(reports['between_graph'], 'statistics', '', '/job:ps') == 2 * STATISTIC
 
 
 def test_only_activations_cross_inside_a_split_model(reports):

@@ -100,8 +100,9 @@ def laws(placement: Placement, trainable: Sequence[tf.Variable], statistics_byte
             rows += [Law(f'weights to tower {number}', WEIGHTS, hosts, devices, size),
                      Law(f'gradients from tower {number}', GRADIENTS, devices, hosts | homes, size)]
     last = frozenset(devices_of(placement.towers[-1]))
-    if not last & homes and statistics_bytes:
-        rows.append(Law('batch statistics from the last tower', STATISTICS, last, homes, statistics_bytes))
+    if not last & homes and statistics_bytes:  # To other machines by way of the tower's host.
+        sources = last.union(map(host_of, last)) - homes
+        rows.append(Law('batch statistics from the last tower', STATISTICS, sources, homes, statistics_bytes))
     return rows
 
 
