@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
+WARM_UP_STEPS = 2
 END_SECS = 15.0  # A process that is told to end gets so long for it.
 
 
@@ -78,6 +79,11 @@ class Lap(NamedTuple):
         """Amount per second."""
         return self.amount / self.seconds
 
+    @property
+    def per_core(self) -> float:
+        """Amount per CPU second."""
+        return self.amount / max(self.cpu, 1e-9)
+
 
 class Child:
     """One process of a contender. Its stderr goes to `log_path`."""
@@ -124,12 +130,15 @@ class Child:
 @dataclasses.dataclass
 class Racer:
     """A contender. commands: of its processes, in the order of their start. timed: how many of them, the
-    last ones, run the steps; the others only serve. limit: seconds for a start or a turn."""
+    last ones, run the steps; the others only serve. share: its turn lasts that part of everybody's. limit:
+    seconds for a start or a turn. steps: of a turn, once it is known how long they take."""
 
     name: str
     commands: Sequence[Sequence[str]]
     timed: int = 1
+    share: float = 1.0
     limit: float = 600.0
+    steps: int = 0
     info: dict = dataclasses.field(default_factory=dict)
     children: list[Child] = dataclasses.field(default_factory=list)
 
@@ -165,10 +174,13 @@ class Racer:
             child.end()
 
 
+Fail = Callable[[str, str], object]  # Takes a contender's name and why it is out.
+
+
 @contextlib.contextmanager
-def starting(racers: Sequence[Racer], folder: pathlib.Path, environ: Mapping[str, str],
-             failed: dict[str, str]) -> Iterator[list[Racer]]:
-    """Starts all, yields those that got ready, and ends all. failed: gets the reasons of the others."""
+def starting(racers: Sequence[Racer], folder: pathlib.Path, environ: Mapping[str, str], fail: Fail
+             ) -> Iterator[list[Racer]]:
+    """Starts all at once, yields those that got ready, and ends all. fail: is told of the others."""
     ready = []
     try:
         for racer in racers:
@@ -178,41 +190,39 @@ def starting(racers: Sequence[Racer], folder: pathlib.Path, environ: Mapping[str
                 racer.wait_ready()
                 ready.append(racer)
             except RacerFailed as error:
-                failed[racer.name] = str(error)
+                fail(racer.name, str(error))
         yield ready
     finally:
         for racer in racers:
             racer.close()
 
 
-def race(racers: Sequence[Racer], rounds: int, lap_secs: float, failed: dict[str, str],
-         say: Callable[[str], None] = print) -> list[dict[str, Lap]]:
-    """Lets all take turns and returns each round's laps by name. failed: gets those that fell out.
+def race(racers: Sequence[Racer], rounds: int, lap_secs: float, fail: Fail,
+         say: Callable[[int, Mapping[str, Lap]], object] = lambda number, laps: None) -> list[dict[str, Lap]]:
+    """Lets all take turns and returns each round's laps by name. fail: is told of those that fall out.
 
-    Before that each warms up (twice two steps) and learns how many steps, at least 2, fill `lap_secs`.
-    Every round begins with another one, so that nobody always follows the same one.
+    Before that each warms up (WARM_UP_STEPS, twice) and learns how many steps, at least 2, fill `lap_secs`. Every
+    round begins with another one, so that nobody always follows the same one. say: gets each round, from 1.
     """
-    steps: dict[str, int] = {}
     running = list(racers)
 
     def turn(racer: Racer, count: int) -> Lap | None:
         try:
             return racer.run(count)
         except RacerFailed as error:
-            failed[racer.name] = str(error)
+            fail(racer.name, str(error))
             running.remove(racer)
             return None
 
     for racer in racers:
-        if turn(racer, 2) and (lap := turn(racer, 2)):
-            steps[racer.name] = max(2, round(lap_secs / (lap.seconds / 2)))
+        if turn(racer, WARM_UP_STEPS) and (lap := turn(racer, WARM_UP_STEPS)):
+            racer.steps = max(2, round(lap_secs * racer.share / (lap.seconds / WARM_UP_STEPS)))
     laps: list[dict[str, Lap]] = []
     for number in range(rounds):
         order = running[number % len(running):] + running[:number % len(running)] if running else []
-        found = {racer.name: turn(racer, steps[racer.name]) for racer in order}
-        laps.append({name: lap for name, lap in found.items() if lap})
-        say(f'  round {number + 1}: ' + ', '.join(f'{racer.name} {found[racer.name].seconds:.2f} s'
-                                                  for racer in racers if found.get(racer.name)))
+        found = {racer.name: turn(racer, racer.steps) for racer in order}
+        laps.append({racer.name: found[racer.name] for racer in racers if found.get(racer.name)})
+        say(number + 1, laps[-1])
     return laps
 
 
@@ -239,14 +249,14 @@ def rates(laps: Sequence[Mapping[str, Lap]], name: str) -> list[float]:
     return [lap[name].rate for lap in laps if name in lap]
 
 
-def ratios(laps: Sequence[Mapping[str, Lap]], name: str, other: str) -> list[float]:
-    """rate(name) / rate(other) of each round that both took part in."""
-    return [lap[name].rate / lap[other].rate for lap in laps if name in lap and other in lap]
-
-
-def per_cpu_second(laps: Sequence[Mapping[str, Lap]], name: str) -> list[float]:
+def per_core(laps: Sequence[Mapping[str, Lap]], name: str) -> list[float]:
     """Amount per CPU second of each round: how fast one core is when it does nothing else."""
-    return [lap[name].amount / lap[name].cpu for lap in laps if name in lap]
+    return [lap[name].per_core for lap in laps if name in lap]
+
+
+def ratios(laps: Sequence[Mapping[str, Lap]], name: str, other: str, figure: str = 'rate') -> list[float]:
+    """name / other of each round that both took part in. figure: 'rate' or 'per_core'."""
+    return [getattr(lap[name], figure) / getattr(lap[other], figure) for lap in laps if name in lap and other in lap]
 
 
 def leave(code: int = 0) -> None:

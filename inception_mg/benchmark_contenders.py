@@ -27,7 +27,7 @@ NUM_EXAMPLES = 1281167   # ImageNet's training images: only the schedule's steps
 MATRIX_SIDE = 2048       # Large enough that a larger one is not faster, in float32 and in bfloat16.
 HEAVIEST = 6             # Kinds of convolution; about half of the operations of Inception v3 at 299 x 299.
 _PRODUCTS = 4            # Matrix products of one step.
-_DRAIN = 8               # Batches taken before a turn of `input`: what was made ahead must not count.
+_AHEAD = 4               # Batches that the input makes ahead. They must not count, so they are used before a turn.
 
 
 def synthetic_batch(data: DataConfig, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:
@@ -65,7 +65,8 @@ def end_to_end(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
     machine, source = local_machine(devices), train.open_training_data(data)
     with tf.Graph().as_default() as graph:
         step = train.build_inception_step(machine.placement, source, data, model, optimizer)
-        return _steps(step, graph, machine, data.batch_size)
+        contender = _steps(step, graph, machine, data.batch_size)
+    return contender._replace(prepare=lambda: contender.run(_AHEAD))
 
 
 def inference(data: DataConfig, model: ModelConfig, devices: DeviceConfig) -> Contender:
@@ -96,7 +97,7 @@ def from_dataset(make: Callable[[], tf.data.Dataset], batch_size: int) -> Conten
         session = v1.Session(config=v1.ConfigProto(device_count={'GPU': 0}))
         session.run(iterator.initializer)
     run = _repeat(session, batch)
-    return Contender(run, _info('images', batch_size), prepare=lambda: run(_DRAIN))
+    return Contender(run, _info('images', batch_size), prepare=lambda: run(2 * _AHEAD))
 
 
 def matrix_product(model: ModelConfig, devices: DeviceConfig, side: int = MATRIX_SIDE) -> Contender:

@@ -1,4 +1,4 @@
-"""The figures of a benchmark as numbers, as a table and as a picture. Needs matplotlib for the picture only."""
+"""The figures of a benchmark as numbers, as a table and as a picture."""
 
 import dataclasses
 import importlib.metadata
@@ -6,12 +6,14 @@ import json
 import os
 import pathlib
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from inception_mg import benchmark
 from inception_mg.benchmark import Lap, Spread
 
-BASE, MATMUL, CONVOLUTIONS = 'one_device', 'matmul', 'convolutions'
+BASE, MATMUL, CONVOLUTIONS, STREAM = 'one_device', 'matmul', 'convolutions', 'tcp'
+LIMITS = (MATMUL, CONVOLUTIONS, STREAM)
+NOT_TRAINING = ('input', 'input_2016', 'inference')
 _UNITS = {'images': (1, 'images/s'), 'flops': (1e9, 'GFLOP/s'), 'bytes': (1e9, 'GB/s')}
 
 
@@ -19,9 +21,9 @@ _UNITS = {'images': (1, 'images/s'), 'flops': (1e9, 'GFLOP/s'), 'bytes': (1e9, '
 class Figure:
     """One contender over all rounds.
 
-    rate: in `unit` per second. to_base: its rate over that of one device in the same round. of_matmul and
-    of_convolutions: its operations per second over those of the ceilings. per_core: amount per CPU second.
-    None: says nothing for this contender.
+    rate: in `unit` per second. to_base: its rate over that of one device in the same round. of_matmul,
+    of_convolutions and of_stream: its operations or bytes per second over those of the limits. per_core: amount
+    per CPU second. None: says nothing for this contender.
     """
 
     name: str
@@ -30,8 +32,25 @@ class Figure:
     to_base: Spread | None
     of_matmul: Spread | None
     of_convolutions: Spread | None
+    of_stream: Spread | None
     per_core: Spread
     rounds: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Ours over something else, round by round. goal: what the ratio should be at least; None where it informs."""
+
+    ours: str
+    other: str
+    ratio: Spread
+    goal: float | None
+    per_core: bool
+
+    @property
+    def name(self) -> str:
+        """'ours / other'."""
+        return f'{self.ours} / {self.other}' + (', per core' if self.per_core else '')
 
 
 def figures(laps: Sequence[Mapping[str, Lap]], infos: Mapping[str, Mapping]) -> list[Figure]:
@@ -41,94 +60,98 @@ def figures(laps: Sequence[Mapping[str, Lap]], infos: Mapping[str, Mapping]) -> 
 
 
 def _figure(laps: Sequence[Mapping[str, Lap]], name: str, info: Mapping) -> Figure:
-    images, flops = info['unit'] == 'images', info.get('flops', 0) / info['amount']
+    flops = info.get('flops', 0) / info['amount']
 
     def ratio(other: str, factor: float) -> Spread | None:
         values = [value * factor for value in benchmark.ratios(laps, name, other)]
-        return benchmark.spread(values) if values and factor else None
+        return benchmark.spread(values) if values and factor and name not in LIMITS else None
 
-    return Figure(name, info['unit'], benchmark.spread(benchmark.rates(laps, name)), ratio(BASE, float(images)),
-                  ratio(MATMUL, flops), ratio(CONVOLUTIONS, flops),
-                  benchmark.spread(benchmark.per_cpu_second(laps, name)), len(benchmark.rates(laps, name)))
+    return Figure(name, info['unit'], benchmark.spread(benchmark.rates(laps, name)),
+                  ratio(BASE, info['unit'] == 'images'), ratio(MATMUL, flops), ratio(CONVOLUTIONS, flops),
+                  ratio(STREAM, info['unit'] == 'bytes'), benchmark.spread(benchmark.per_core(laps, name)),
+                  len(benchmark.rates(laps, name)))
 
 
-def pairs(laps: Sequence[Mapping[str, Lap]], names: Sequence[tuple[str, str]]) -> dict[str, Spread]:
-    """'ours / other' -> ratio of their rates, for the pairs that ran in the same rounds."""
-    found = {f'{ours} / {other}': benchmark.ratios(laps, ours, other) for ours, other in names}
-    return {text: benchmark.spread(values) for text, values in found.items() if values}
+def comparisons(laps: Sequence[Mapping[str, Lap]], pairs: Sequence[tuple[str, str, float | None, bool]]
+                ) -> list[Comparison]:
+    """Those of `pairs` (ours, other, goal, per_core) that ran in the same rounds."""
+    found = []
+    for ours, other, goal, per_core in pairs:
+        values = benchmark.ratios(laps, ours, other, 'per_core' if per_core else 'rate')
+        if values:
+            found.append(Comparison(ours, other, benchmark.spread(values), goal, per_core))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All that a benchmark has found. pairs: of `pairs`. start_seconds: of each start of a cluster that was timed.
-    failed: contender -> why it did not run to its end."""
+    """All that a benchmark has found. peers: names of what others offer. start_seconds: of each start of a cluster
+    that was timed, which should stay below start_goal. failed: contender -> why it did not run to its end. rounds:
+    the laps of each round."""
 
     title: str
     machine: dict
     flags: dict
     figures: list[Figure]
-    pairs: dict[str, Spread]
+    comparisons: list[Comparison]
     start_seconds: list[float]
+    start_goal: float
     failed: dict[str, str]
+    peers: Collection[str]
+    rounds: Sequence[Mapping[str, Lap]] = ()
 
     def lines(self) -> list[str]:
         """What the screen shows: medians, with quartiles in brackets."""
-        lines = [f'{"":<18}{"speed":<34}{"x one device":<21}{"of matmul":<11}of convolutions']
-        lines += [_line(figure) for figure in self.figures]
-        if self.pairs:
-            lines += ['', 'side by side, round by round']
-            lines += [f'{text:<36}{show(value)}' for text, value in self.pairs.items()]
-        for figure in self.figures:
-            if figure.name in ('input', 'input_2016'):
-                lines.append(f'{figure.name}: {show(figure.per_core)} images per second of one core')
+        lines = [self.title, f'{self.machine["cpu"]}, {self.machine["cores"]} cores, TensorFlow '
+                 f'{self.machine["tensorflow"]}; medians of rounds (quartiles)']
+        groups = {'limits of this machine': [f for f in self.figures if f.name in LIMITS],
+                  'ours': [f for f in self.figures if f.name not in LIMITS and f.name not in self.peers],
+                  'what others offer': [f for f in self.figures if f.name in self.peers]}
+        for title, group in groups.items():
+            if group:
+                lines += ['', f'{title:<24}{"speed":<34}{"x one_device":<20}of its limits', *map(_line, group)]
+        if self.comparisons:
+            lines += ['', f'{"round by round":<38}{"ratio":<20}goal', *map(_comparison_line, self.comparisons)]
         if self.start_seconds:
-            lines += [f'start: {show(benchmark.spread(self.start_seconds))} s from the launch of 2 ps, a chief and a '
-                      'worker to the first training step']
-        return [*lines, *(f'{name} did not run: {why}' for name, why in self.failed.items())]
+            seconds = benchmark.spread(self.start_seconds)
+            lines += [f'{"seconds from launch to first step":<38}{show(seconds):<20}'
+                      f'{_goal(self.start_goal, seconds.median < self.start_goal, "<")}']
+        return [*lines, *(f'{name} failed: {why}' for name, why in self.failed.items())]
 
     def as_json(self) -> str:
         """Everything, as one object."""
         return json.dumps(_plain(self), indent=1) + '\n'
-
-    def draw(self, peers: Sequence[str], output: str) -> None:
-        """Writes a PNG: left, training speeds over that of one device; right, ours over what it is measured against.
-
-        peers: names that are not ours. Whiskers are quartiles. Raises ImportError without matplotlib.
-        """
-        import matplotlib
-        matplotlib.use('Agg')
-        import matplotlib.pyplot as plt
-        # Input and inference are no training: on this scale they would hide the rest.
-        training = {figure.name: figure.to_base for figure in self.figures
-                    if figure.to_base and figure.name not in ('input', 'input_2016', 'inference')}
-        height = 1.6 + 0.36 * max(len(training), len(self.pairs), 3)
-        picture, (left, right) = plt.subplots(1, 2, figsize=(12, height), layout='constrained', facecolor='white')
-        _bars(left, training, ['#c77b30' if name in peers else '#1f5fa8' for name in training],
-              'training images/s, one device = 1\n(orange: what others offer)')
-        _bars(right, self.pairs, ['#1f5fa8'] * len(self.pairs), 'speed of ours / of the other, side by side')
-        picture.suptitle(f'{self.title}\n{self.machine["cpu"]}, {self.machine["cores"]} cores', fontsize=10)
-        picture.savefig(output, dpi=120)
-        plt.close(picture)
 
 
 def _line(figure: Figure) -> str:
     scale, unit = _UNITS[figure.unit]
     speed = f'{show(Spread(*(value / scale for value in figure.rate)))} {unit}'
     ratio = show(figure.to_base) if figure.to_base and figure.name != BASE else ''
-    ceilings = ['' if value is None or figure.unit == 'flops' else f'{value.median:.2f}'
-                for value in (figure.of_matmul, figure.of_convolutions)]
-    return f'{figure.name:<18}{speed:<34}{ratio:<21}{ceilings[0]:<11}{ceilings[1]}'.rstrip()
+    limits = {MATMUL: figure.of_matmul, CONVOLUTIONS: figure.of_convolutions, STREAM: figure.of_stream}
+    parts = [f'{value.median:.2f} {name}' for name, value in limits.items() if value]
+    if figure.name in NOT_TRAINING[:2]:
+        parts.append(f'{show(figure.per_core)} images/s per core')
+    return f'{figure.name:<24}{speed:<34}{ratio:<20}{", ".join(parts)}'.rstrip()
+
+
+def _comparison_line(one: Comparison) -> str:
+    goal = '' if one.goal is None else _goal(one.goal, one.ratio.median >= one.goal)
+    return f'{one.name:<38}{show(one.ratio):<20}{goal}'.rstrip()
+
+
+def _goal(goal: float, met: bool, sign: str = '') -> str:
+    return f'{sign}{goal:g} {"met" if met else "missed"}'
 
 
 def _plain(value):
     """Dataclasses and named tuples as dictionaries."""
     if dataclasses.is_dataclass(value):
         return _plain(vars(value))
-    if isinstance(value, Spread):
+    if isinstance(value, (Spread, Lap)):
         return value._asdict()
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def show(value: Spread, digits: int = 3) -> str:
@@ -141,6 +164,27 @@ def _short(number: float, digits: int) -> str:
     """So many significant digits, without an exponent."""
     whole = len(str(int(abs(number)))) if abs(number) >= 1 else 1
     return f'{number:.{max(0, digits - whole)}f}'
+
+
+def draw(report: Report, output: str) -> None:
+    """Writes a PNG: training speeds over that of one device; what part of the limits is reached; ours over others.
+
+    Raises UserError without matplotlib.
+    """
+    from inception_mg import plots  # Here, for numpy is not needed otherwise.
+    training = {f.name: f.to_base for f in report.figures if f.to_base and f.name not in NOT_TRAINING}
+    limits = {f'{f.name} of {name}': value for f in report.figures
+              for name, value in ((MATMUL, f.of_matmul), (CONVOLUTIONS, f.of_convolutions), (STREAM, f.of_stream))
+              if value and f.name in (BASE, 'inference', 'null_step')}
+    pairs = {one.name: one for one in report.comparisons if one.other != BASE and one.other not in LIMITS}
+    goals = {one.name: one.goal for one in report.comparisons if one.goal}
+    base_goals = {one.ours: one.goal for one in report.comparisons if one.goal and one.other == BASE}
+    panels = [plots.Bars('training, images/s over one_device', training, report.peers, base_goals),
+              plots.Bars('speed over the limits of this machine', limits),
+              plots.Bars('speed of ours over the other', {name: one.ratio for name, one in pairs.items()}, (), goals)]
+    title = (f'{report.title}; {report.machine["cpu"]}, {report.machine["cores"]} cores\n'
+             'medians of rounds, whiskers: quartiles; blue: ours, yellow: what others offer; red: the goal')
+    plots.draw_bars([panel for panel in panels if panel.values], title, output)
 
 
 def machine() -> dict:
@@ -161,20 +205,3 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[package] = ''
     return found
-
-
-def _bars(axis, values: Mapping[str, Spread], colours: Sequence[str], label: str) -> None:
-    names = list(values)
-    medians = [values[name].median for name in names]
-    errors = [[values[name].median - values[name].low for name in names],
-              [values[name].high - values[name].median for name in names]]
-    axis.barh(names, medians, xerr=errors, color=colours, ecolor='#333333', capsize=2, height=0.62)
-    axis.axvline(1, color='#888888', linewidth=1, linestyle='--')
-    for position, name in enumerate(names):
-        axis.annotate(f'{values[name].median:.2f}', (values[name].high, position), xytext=(4, 0),
-                      textcoords='offset points', va='center', fontsize=8)
-    axis.invert_yaxis()
-    axis.margins(x=0.12)
-    axis.set_xlabel(label)
-    axis.grid(axis='x', alpha=0.3)
-    axis.set_axisbelow(True)

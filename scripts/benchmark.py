@@ -1,8 +1,9 @@
 """Measures speed on this machine: every way of training, what bounds it, and what others offer for the same work.
 
     python scripts/benchmark.py --json=figures.json --png=figures.png
-    python scripts/benchmark.py --compute_dtype=bfloat16 --batch_size=32 --full
-    python scripts/benchmark.py --only=one_device,keras,matmul --peer=none
+    python scripts/benchmark.py --compute_dtype=bfloat16 --full
+    python scripts/benchmark.py --only=one_device,keras,matmul
+    python scripts/benchmark.py --peer=keras,mirrored
 
 Each contender is a process of its own, or a small cluster. They take turns, and what counts are the ratios of turns
 side by side, not the seconds. --batch_size is that of one process: two towers share it, two workers have one each.
@@ -12,94 +13,84 @@ docs/benchmark.md says what each contender does and how to read the table.
 import dataclasses
 import os
 import pathlib
+import signal
+import sys
 import tempfile
-from collections.abc import Sequence
 
 from absl import flags
 
 import common
 from dist import benchmark_heats as heats
-from inception_mg import benchmark, benchmark_report, checks, config
+from dist.benchmark_driver import Driver, Found
+from inception_mg import benchmark_report, checks, config
 from inception_mg.errors import UserError
+from inception_mg.files import write_text
 
 FULL = {'image_size': 299, 'batch_size': 32, 'rounds': 9}  # --full, unless their own flags say otherwise.
-RECORDS = ('end_to_end', 'input', 'input_2016')  # What needs images.
+START_GOAL = 12.0  # Seconds, on two cores.
 
 
 def main() -> int:
-    full = FULL if flags.FLAGS.full else {}
-    full = {name: value for name, value in full.items() if not flags.FLAGS[name].present}
-    settings = common.from_flags(config.BenchmarkConfig, **{n: v for n, v in full.items() if n == 'rounds'})
-    data = common.from_flags(config.DataConfig, **{n: v for n, v in full.items() if n != 'rounds'})
-    model = common.from_flags(config.ModelConfig)
+    settings, data, model = (_full(common.from_flags(each)) for each in (
+        config.BenchmarkConfig, config.DataConfig, config.ModelConfig))
     checks.check_benchmark(settings)
     checks.check_data(data)
     checks.check_model(model)
-    chosen = heats.chosen_heats(settings.only, settings.peer, model.compute_dtype)
-    start = heats.with_start(settings.only)
-    environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
-    title = (f'Inception v3 of width {model.width:g}, {data.image_size} x {data.image_size}, batch {data.batch_size}, '
-             f'{model.compute_dtype}')
-    machine = benchmark_report.machine()
-    print(f'{title}; {settings.rounds} rounds\n{machine["cpu"]}, {machine["cores"]} cores, TensorFlow '
-          f'{machine["tensorflow"]}')
+    names = heats.chosen_names(settings.only, settings.peer, model.compute_dtype)
+    if settings.png:
+        _require_matplotlib()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that the contenders are ended, too.
     with tempfile.TemporaryDirectory(prefix='benchmark_') as folder:
-        folder = pathlib.Path(folder)
-        if not data.data_dir and (start or any(name in RECORDS for heat in chosen for name in heat.names)):
-            with common.quiet_import():
-                from inception_mg.benchmark_records import make_records
-            data = dataclasses.replace(data, data_dir=make_records(folder))
-        passed_on = [*as_flags(data), *as_flags(model)]
-        laps, infos, failed = run_heats(chosen, settings, passed_on, folder, environ)
-        seconds = time_starts(3 if settings.full else 1, folder, passed_on, environ, failed) if start else []
-    report = benchmark_report.Report(
-        title, machine, {**vars(data), **vars(model), **vars(settings)}, benchmark_report.figures(laps, infos),
-        benchmark_report.pairs(laps, heats.PAIRS), seconds, failed)
+        if not data.data_dir and any(name in heats.FROM_RECORDS for name in names):
+            data = dataclasses.replace(data, data_dir=_made_up_records(pathlib.Path(folder)))
+        # The contenders take their turns; on GPUs each takes the memory that it needs, not all.
+        environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
+        driver = Driver([*_as_flags(data), *_as_flags(model)], settings.rounds, settings.lap_seconds,
+                        pathlib.Path(folder), environ | {'TF_FORCE_GPU_ALLOW_GROWTH': 'true'})
+        found = driver.run(heats.heats_of(names), names, (3 if settings.full else 1) if heats.START in names else 0)
+    report = make_report(found, settings, data, model)
     print('\n'.join(['', *report.lines()]))
-    write(report, settings)
-    return 1 if failed else 0
+    if settings.json:
+        write_text(settings.json, report.as_json())
+    if settings.png:
+        benchmark_report.draw(report, settings.png)
+    return 1 if found.failed else 0
 
 
-def run_heats(chosen: Sequence[heats.Heat], settings: config.BenchmarkConfig, passed_on: Sequence[str],
-              folder: pathlib.Path, environ: dict) -> tuple[list[dict], dict[str, dict], dict[str, str]]:
-    """Runs one heat after another; returns the laps of all rounds, what contenders said of themselves, failures."""
-    laps, infos, failed = [], {}, {}
-    for heat in chosen:
-        print(f'{heat.title}: {", ".join(heat.names)}')
-        logs = pathlib.Path(tempfile.mkdtemp(dir=folder))
-        racers = [heats.make_racer(name, passed_on) for name in heat.names]
-        with benchmark.starting(racers, logs, environ, failed) as ready:
-            laps += benchmark.race(ready, settings.rounds, settings.lap_seconds, failed)
-            infos |= {racer.name: racer.info for racer in ready}
-    return laps, infos, failed
+def make_report(found: Found, settings: config.BenchmarkConfig, data: config.DataConfig, model: config.ModelConfig
+                ) -> benchmark_report.Report:
+    """What was found, with the settings under which."""
+    title = (f'Inception v3 of width {model.width:g}, {data.image_size} x {data.image_size}, batch {data.batch_size}, '
+             f'{model.compute_dtype}, {settings.rounds} rounds')
+    return benchmark_report.Report(
+        title, benchmark_report.machine(), {**vars(data), **vars(model), **vars(settings)},
+        benchmark_report.figures(found.laps, found.infos),
+        benchmark_report.comparisons(found.laps, heats.pairs_for(model.compute_dtype)), found.start_seconds, START_GOAL,
+        found.failed, [name for names in heats.PEERS.values() for name in names], found.laps)
 
 
-def time_starts(times: int, folder: pathlib.Path, passed_on: Sequence[str], environ: dict, failed: dict[str, str]
-                ) -> list[float]:
-    """Seconds of each start of a cluster."""
-    print('start: 2 ps, a chief and a worker')
-    try:
-        return [heats.time_start(pathlib.Path(tempfile.mkdtemp(dir=folder)), passed_on, environ)
-                for _ in range(times)]
-    except benchmark.RacerFailed as error:
-        failed['start'] = str(error)
-        return []
+def _full(settings):
+    """With the values of --full, if it is given, where the command line does not name others."""
+    names = {field.name for field in dataclasses.fields(settings)} - common.given_flags()
+    return dataclasses.replace(settings, **{name: value for name, value in FULL.items()
+                                            if flags.FLAGS.full and name in names})
 
 
-def as_flags(settings) -> list[str]:
+def _as_flags(settings) -> list[str]:
     """A dataclass as the flags that give it."""
     return [f'--{name}={value}' for name, value in vars(settings).items()]
 
 
-def write(report: benchmark_report.Report, settings: config.BenchmarkConfig) -> None:
-    """The files of --json and --png."""
-    if settings.json:
-        pathlib.Path(settings.json).write_text(report.as_json())
-    if settings.png:
-        try:
-            report.draw([name for names in heats.PEERS.values() for name in names], settings.png)
-        except ImportError as error:
-            raise UserError(f'{error.name} is not installed: pip install ".[demo]"') from None
+def _made_up_records(folder: pathlib.Path) -> str:
+    with common.quiet_import():
+        from inception_mg.benchmark_records import make_records
+    return make_records(folder)
+
+
+def _require_matplotlib() -> None:
+    from inception_mg import plots
+    if not plots.available():
+        raise UserError('--png: matplotlib is not installed: pip install ".[demo]"')
 
 
 if __name__ == '__main__':

@@ -10,7 +10,8 @@ import textwrap
 import pytest
 import tensorflow as tf
 
-from dist import benchmark_heats
+from dist import benchmark_driver, benchmark_heats
+from dist.benchmark_heats import Heat
 from inception_mg import benchmark_report
 from inception_mg.benchmark import Lap, Racer, Spread, race, ratios, spread, starting
 from inception_mg.benchmark_flops import Conv, count_flops, heaviest_convolutions
@@ -48,8 +49,8 @@ def sleeper(folder: pathlib.Path, name: str, sleep: float = SLEEP, processes: in
 
 def run_race(folder: pathlib.Path, racers: list[Racer], rounds: int, lap_secs: float) -> tuple[list, dict]:
     failed = {}
-    with starting(racers, folder, os.environ, failed) as ready:
-        laps = race(ready, rounds, lap_secs, failed, say=lambda line: None)
+    with starting(racers, folder, os.environ, failed.__setitem__) as ready:
+        laps = race(ready, rounds, lap_secs, failed.__setitem__)
     return laps, failed
 
 
@@ -151,50 +152,104 @@ def test_the_network_costs_what_its_blocks_say():
         assert count_flops(graph) == pytest.approx(2e6 * sum(BLOCK_COST.values()), rel=0.001)
 
 
-def test_fractions_of_the_ceiling():
+def test_fractions_of_the_limits():
+    infos = {'one_device': {'unit': 'images', 'amount': 8, 'flops': 80}, 'matmul': {'unit': 'flops', 'amount': 1},
+             'keras': {'unit': 'images', 'amount': 8}, 'tcp': {'unit': 'bytes', 'amount': 4},
+             'null_step': {'unit': 'bytes', 'amount': 4}}
+    laps = [{'one_device': Lap(16, 2, 4), 'matmul': Lap(200, 1, 2), 'keras': Lap(16, 4, 4)},
+            {'tcp': Lap(100, 1, 1), 'null_step': Lap(80, 1, 1)}]
+    one, ceiling, keras, tcp, null = benchmark_report.figures(laps, infos)
+    assert one.rate.median == 8 and one.of_matmul.median == 8 * 10 / 200 and one.of_convolutions is None
+    assert one.per_core.median == 4 and one.to_base.median == 1 and one.of_stream is None
+    assert keras.to_base.median == 0.5 and keras.of_matmul is None and ceiling.to_base is None
+    assert null.of_stream.median == 0.8 and null.to_base is None and tcp.of_stream is None
+
+
+def test_comparisons_are_of_the_same_rounds():
+    laps = [{'input': Lap(30, 1, 2), 'input_2016': Lap(10, 1, 1)}, {'input': Lap(30, 1, 2)}]
+    pairs = [('input', 'input_2016', 2.5, False), ('input', 'input_2016', None, True), ('one_device', 'keras', 1, 0)]
+    by_time, by_cpu = benchmark_report.comparisons(laps, pairs)
+    assert by_time.ratio == (3, 3, 3) and by_cpu.ratio == (1.5, 1.5, 1.5)
+
+
+def a_report(**parts) -> benchmark_report.Report:
     infos = {'one_device': {'unit': 'images', 'amount': 8, 'flops': 80}, 'matmul': {'unit': 'flops', 'amount': 1},
              'keras': {'unit': 'images', 'amount': 8}}
-    laps = [{'one_device': Lap(16, 2, 4), 'matmul': Lap(200, 1, 2), 'keras': Lap(16, 4, 4)}]
-    one, ceiling, keras = benchmark_report.figures(laps, infos)
-    assert one.rate.median == 8 and one.of_matmul.median == 8 * 10 / 200 and one.of_convolutions is None
-    assert one.per_core.median == 4 and one.to_base.median == 1
-    assert keras.to_base.median == 0.5 and keras.of_matmul is None and ceiling.to_base is None
-    assert benchmark_report.pairs(laps, [('one_device', 'keras'), ('input', 'input_2016')]) == {
-        'one_device / keras': (2, 2, 2)}
+    laps = [{'one_device': Lap(16, 2, 4), 'matmul': Lap(200, 1, 2), 'keras': Lap(16, 4, 4)}] * 2
+    return benchmark_report.Report(**{
+        'title': 'Title', 'machine': {'cpu': 'a CPU', 'cores': 2, 'tensorflow': '2'}, 'flags': {'batch_size': 8},
+        'figures': benchmark_report.figures(laps, infos), 'start_seconds': [11.5], 'start_goal': 12.0,
+        'comparisons': benchmark_report.comparisons(laps, benchmark_heats.pairs_for('float32')),
+        'failed': {'mirrored': 'why'}, 'peers': ['keras'], 'rounds': laps} | parts)
 
 
-def test_the_report_as_lines_json_and_picture(tmp_path):
-    infos = {'one_device': {'unit': 'images', 'amount': 8, 'flops': 80}, 'keras': {'unit': 'images', 'amount': 8}}
-    laps = [{'one_device': Lap(16, 2, 4), 'keras': Lap(16, 4, 4)}] * 2
-    report = benchmark_report.Report('Title', {'cpu': 'a CPU', 'cores': 2}, {'batch_size': 8},
-                                     benchmark_report.figures(laps, infos),
-                                     benchmark_report.pairs(laps, benchmark_heats.PAIRS), [11.5], {'mirrored': 'why'})
-    text = '\n'.join(report.lines())
-    for words in ('keras             4.00 (4.00-4.00) images/s', '0.50 (0.50-0.50)', 'start: 11.5',
-                  'mirrored did not run: why', 'one_device / keras'):
+def test_the_report_as_lines_and_json():
+    text = '\n'.join(a_report().lines())
+    for words in ('keras                   4.00 (4.00-4.00) images/s', '0.50 (0.50-0.50)', '0.40 matmul',
+                  '11.5 (11.5-11.5)    <12 met', 'mirrored failed: why', '2.00 (2.00-2.00)    1.3 met'):
         assert words in text, text
-    read = json.loads(report.as_json())
-    assert read['pairs']['one_device / keras']['median'] == 2 and read['figures'][1]['to_base']['low'] == 0.5
+    assert '<12 missed' in '\n'.join(a_report(start_seconds=[12.5]).lines())
+    read = json.loads(a_report().as_json())
+    assert read['comparisons'][0]['ratio']['median'] == 2 and read['figures'][2]['to_base']['low'] == 0.5
+    assert read['rounds'][1]['keras'] == {'amount': 16, 'seconds': 4, 'cpu': 4}
+
+
+def test_the_report_as_a_picture(tmp_path):
     pytest.importorskip('matplotlib')
-    report.draw(['keras'], str(tmp_path / 'figures.png'))
+    benchmark_report.draw(a_report(), str(tmp_path / 'figures.png'))
     assert (tmp_path / 'figures.png').read_bytes().startswith(b'\x89PNG')
 
 
-def test_heats_keep_what_flags_leave():
-    def names(**flags):
-        return [heat.names for heat in benchmark_heats.chosen_heats(**{
-            'only': '', 'peer': 'none', 'compute_dtype': 'bfloat16'} | flags)]
-    assert names(only='one_device') == [('one_device',)]
-    assert names(only='tcp,one_device') == [('one_device',), ('tcp',)]
-    assert names(only='one_device,two_towers,matmul') == [('one_device', 'matmul', 'two_towers')]
-    everything = {name for heat in names(peer='all') for name in heat}
-    assert everything == {name for heat in benchmark_heats.HEATS for name in heat.names}
-    assert 'keras_float32' not in {name for heat in names(peer='all', compute_dtype='float32') for name in heat}
-    ours = {name for heat in names() for name in heat}
-    assert everything - ours == {name for peers in benchmark_heats.PEERS.values() for name in peers}
+def test_flags_choose_contenders():
+    def names(only='', peer='none', dtype='bfloat16'):
+        return benchmark_heats.chosen_names(only, peer, dtype)
+    peers = {name for group in benchmark_heats.PEERS.values() for name in group}
+    everything = {*benchmark_heats.NAMES, benchmark_heats.START}
+    assert set(names()) == everything - peers
+    assert set(names(peer='all')) == everything
+    assert set(names(peer='all', dtype='float32')) == everything - {'keras_float32'}
+    assert set(names(peer='mirrored,multiworker')) == everything - peers | {'mirrored', 'multiworker'}
+    assert names(only='keras', peer='all') == ['keras']
     for wrong in ({'only': 'one_devise'}, {'peer': 'horovod'}):
         with pytest.raises(FlagError, match='there is no'):
             names(**wrong)
+
+
+def test_heats_of_chosen_contenders():
+    def heats(*names):
+        return [heat.names for heat in benchmark_heats.heats_of(names)]
+    assert heats('one_device', 'matmul') == [()]  # The pacers, alone.
+    assert heats('one_device', 'tcp') == [(), ('tcp',)]
+    assert heats('one_device', 'two_towers', 'matmul') == [('two_towers',)]
+    assert heats('input', 'start') == [('input',)]
+    assert heats('start') == []
+
+
+def test_the_driver_runs_pacers_through_all_heats_and_names_who_fails(tmp_path, monkeypatch):
+    """one_device starts once, runs in both heats, and goes on when another one dies."""
+    monkeypatch.setattr(benchmark_driver, 'make_racer',
+                        lambda name, settings: sleeper(tmp_path, name, dies_at=2 if name == 'mirrored' else -1))
+    said = []
+    driver = benchmark_driver.Driver([], 1, SLEEP, tmp_path, os.environ, said.append)
+    heats = [Heat('towers', ('two_towers', 'mirrored')), Heat('split', ('split_stages',)),
+             Heat('wire', ('tcp',), paced=False)]
+    found = driver.run(heats, ['one_device', 'two_towers', 'mirrored', 'split_stages', 'tcp'])
+    assert [set(lap) for lap in found.laps] == [{'one_device', 'two_towers'}, {'one_device', 'split_stages'}, {'tcp'}]
+    assert found.failed == {'mirrored': 'ended with 7: the last words'}
+    assert '  mirrored failed, the others go on: ended with 7: the last words' in said
+    assert said[0].startswith('[1/3] towers: two_towers, mirrored; ')
+    assert len({path.parent for path in tmp_path.glob('*/one_device_0.log')}) == 1
+
+
+def test_the_time_to_go_learns_from_the_time_that_went():
+    now = [100.0]
+    progress = benchmark_driver.Progress(600.0, clock=lambda: now[0])
+    assert progress.to_go() == 'about 10 min to go'
+    now[0] += 120
+    progress.advance(60.0)
+    assert progress.to_go() == 'about 18 min to go'
+    progress.advance(540.0)
+    assert progress.to_go() == 'less than a minute to go'
 
 
 def test_clusters_get_their_processes():

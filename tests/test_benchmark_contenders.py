@@ -15,8 +15,8 @@ def race_of(folder, *names: str, flags=()) -> tuple[list, dict]:
     """One round of the contenders; returns its laps and what they said of themselves."""
     failed = {}
     racers = [benchmark_heats.make_racer(name, [*SMALL, *flags]) for name in names]
-    with starting(racers, folder, os.environ, failed) as ready:
-        laps = race(ready, 1, 0.05, failed, say=lambda line: None)
+    with starting(racers, folder, os.environ, failed.__setitem__) as ready:
+        laps = race(ready, 1, 0.05, failed.__setitem__)
     assert not failed
     return laps[0], {racer.name: racer.info for racer in racers}
 
