@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -123,15 +124,20 @@ def time_start(folder: pathlib.Path, settings: Sequence[str], environ: Mapping[s
                '--max_restarts=0', '--', f'--train_dir={folder / "start"}', '--log_every_steps=1', *settings]
     begun = time.monotonic()
     launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(environ))
+    watchdog = threading.Timer(limit, launcher.send_signal, [signal.SIGTERM])
+    watchdog.start()
     last = ''
     try:
         for line in launcher.stdout:
             if re.search(r'worker 0 +\| step +\d+/', line):
                 return time.monotonic() - begun
             last = line.strip() or last
-            if time.monotonic() - begun > limit:
-                break
-        raise RacerFailed(f'no first step: {last}')
+        raise RacerFailed(f'no first step within {time.monotonic() - begun:.0f} s: {last[:300]}')
     finally:
+        watchdog.cancel()
         launcher.send_signal(signal.SIGTERM)
-        launcher.communicate(timeout=90)
+        try:
+            launcher.communicate(timeout=90)
+        except subprocess.TimeoutExpired:
+            launcher.kill()
+            launcher.communicate()

@@ -243,13 +243,13 @@ class ClassifyConfig:
 class BenchmarkConfig:
     """What scripts/benchmark.py needs besides DataConfig and ModelConfig."""
 
-    only: str = option('', 'Run only these contenders, with commas (as one_device,keras,matmul). Default: all of ours.')
+    only: str = option('', 'Run only these contenders, with commas (as one_device,keras,matmul). Default: all.')
     peer: str = option(
         'all', 'What others offer, to run beside ours, with commas: keras, mirrored, multiworker, parameter_server, '
         'input_2016; all or none.')
     rounds: int = option(5, 'Rounds in which all contenders of a heat take turns.')
-    lap_seconds: float = option(1.5, 'How long a contender\'s turn should last; it is at least two steps.')
+    lap_seconds: float = option(1.0, 'How long a turn of a contender should last; it is at least two steps.')
     full: bool = option(
-        False, 'Images of 299 pixels, batches of 32 and 9 rounds, unless their own flags say otherwise.')
+        False, 'Images of 299 pixels, batches of 32 and 9 rounds, where their own flags say nothing.')
     json: str = option('', 'Write all figures to this file.')
     png: str = option('', 'Draw the ratios to this file.')
