@@ -40,6 +40,7 @@ FROM_RECORDS = ('end_to_end', 'input', 'input_2016', START)
 # Contenders of --peer.
 PEERS = {'keras': ('keras', 'keras_float32'), 'mirrored': ('mirrored',), 'multiworker': ('multiworker',),
          'parameter_server': ('parameter_server',), 'input_2016': ('input_2016',)}
+OF_WIDTH_1 = ('keras', 'keras_float32', 'mirrored', 'multiworker', 'parameter_server')  # Whatever --width says.
 
 _CLUSTERS = {'ps_worker': (1, 1), 'async_workers': (1, 2), 'sync_workers': (1, 2), 'null_step': (1, 1),
              'in_graph': (1, 2), 'parameter_server': (1, 2), 'multiworker': (0, 2)}  # Number of ps and of workers.

@@ -114,7 +114,7 @@ class Report:
             lines += ['', f'{"round by round":<38}{"ratio":<20}goal', *map(_comparison_line, self.comparisons)]
         if self.start_seconds:
             seconds = benchmark.spread(self.start_seconds)
-            lines += [f'{"seconds from launch to first step":<38}{show(seconds):<20}'
+            lines += [f'{"start: seconds to the first step":<38}{show(seconds):<20}'
                       f'{_goal(self.start_goal, seconds.median < self.start_goal, "<")}']
         return [*lines, *(f'{name} failed: {why}' for name, why in self.failed.items())]
 
@@ -171,20 +171,20 @@ def draw(report: Report, output: str) -> None:
 
     Raises UserError without matplotlib.
     """
-    from inception_mg import plots  # Here, for numpy is not needed otherwise.
+    from inception_mg import plots  # Here, for the table needs no numpy.
     training = {f.name: f.to_base for f in report.figures if f.to_base and f.name not in NOT_TRAINING}
-    limits = {f'{f.name} of {name}': value for f in report.figures
+    limits = {f'{f.name} / {name}': value for f in report.figures if f.name not in report.peers
               for name, value in ((MATMUL, f.of_matmul), (CONVOLUTIONS, f.of_convolutions), (STREAM, f.of_stream))
-              if value and f.name in (BASE, 'inference', 'null_step')}
-    pairs = {one.name: one for one in report.comparisons if one.other != BASE and one.other not in LIMITS}
+              if value and (f.name in (BASE, 'inference') or name == STREAM)}
+    others = {one.name: one.ratio for one in report.comparisons if one.other in report.peers}
     goals = {one.name: one.goal for one in report.comparisons if one.goal}
-    base_goals = {one.ours: one.goal for one in report.comparisons if one.goal and one.other == BASE}
-    panels = [plots.Bars('training, images/s over one_device', training, report.peers, base_goals),
-              plots.Bars('speed over the limits of this machine', limits),
-              plots.Bars('speed of ours over the other', {name: one.ratio for name, one in pairs.items()}, (), goals)]
+    of_base = {one.ours: one.goal for one in report.comparisons if one.goal and one.other == BASE}
+    left = plots.Bars('training: images/s over those of one_device', training, report.peers, of_base)
+    right = [plots.Bars('speed of ours over the other', others, goals=goals),
+             plots.Bars('speed over the limits of this machine', limits, goals=goals)]
     title = (f'{report.title}; {report.machine["cpu"]}, {report.machine["cores"]} cores\n'
              'medians of rounds, whiskers: quartiles; blue: ours, yellow: what others offer; red: the goal')
-    plots.draw_bars([panel for panel in panels if panel.values], title, output)
+    plots.draw_bars(left, right, title, output)
 
 
 def machine() -> dict:

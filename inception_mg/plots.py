@@ -76,13 +76,17 @@ class Bars(NamedTuple):
     goals: Mapping[str, float] = {}
 
 
-def draw_bars(panels: Sequence[Bars], title: str, output: str) -> None:
-    """Draws panels of bars side by side, with medians as numbers, quartiles as whiskers and a line at 1."""
-    height = 1.5 + 0.34 * max(len(panel.values) for panel in panels)
-    figure, axes = _pyplot().subplots(1, len(panels), figsize=(5.2 * len(panels), height), layout='constrained',
-                                      squeeze=False)
-    for axis, panel in zip(axes[0], panels, strict=True):
-        _plot_bars(axis, panel)
+def draw_bars(left: Bars, right: Sequence[Bars], title: str, output: str) -> None:
+    """Draws bars with medians as numbers, quartiles as whiskers and a line at 1: `left`, and `right` of it the others,
+    one below the other. Panels without values are left out."""
+    panels = [panel for panel in right if panel.values]
+    rows = max(len(left.values), sum(len(panel.values) + 2 for panel in panels) - 2)
+    figure = _pyplot().figure(figsize=(12, 1.4 + 0.3 * rows), layout='constrained')
+    grid = figure.add_gridspec(len(panels) or 1, 2, height_ratios=[len(panel.values) + 0.5 for panel in panels] or [1])
+    if left.values:
+        _plot_bars(figure.add_subplot(grid[:, 0]), left)
+    for row, panel in enumerate(panels):
+        _plot_bars(figure.add_subplot(grid[row, 1]), panel)
     figure.suptitle(title, fontsize=10)
     _save(figure, output)
 
@@ -94,10 +98,11 @@ def _plot_bars(axis, panel: Bars) -> None:
         if name in panel.goals:
             axis.plot([panel.goals[name]] * 2, [row - 0.42, row + 0.42], color=_PRECISION, linewidth=2)
         axis.annotate(f'{median:.2f}', (max(high, panel.goals.get(name, 0)), row), xytext=(5, 0),
-                      textcoords='offset points', va='center', fontsize=8)
+                      textcoords='offset points', va='center', fontsize=8,
+                      bbox={'facecolor': 'white', 'edgecolor': 'none', 'pad': 0.8})
     axis.set_yticks(range(len(panel.values)), panel.values, fontsize=9)
+    axis.set_ylim(len(panel.values) - 0.4, -0.6)  # The first one on top.
     axis.axvline(1, color='#888888', linewidth=1, linestyle='--')
-    axis.invert_yaxis()
     axis.margins(x=0.14)
     axis.set_xlim(left=0)
     axis.set_title(panel.label, fontsize=9)

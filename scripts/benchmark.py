@@ -39,6 +39,8 @@ def main() -> int:
     names = heats.chosen_names(settings.only, settings.peer, model.compute_dtype)
     if settings.png:
         _require_matplotlib()
+    if model.width != 1 and any(name in heats.OF_WIDTH_1 for name in names):
+        print(f'note: ours has width {model.width:g}, and the network of Keras always has width 1')
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that the contenders are ended, too.
     with tempfile.TemporaryDirectory(prefix='benchmark_') as folder:
         if not data.data_dir and any(name in heats.FROM_RECORDS for name in names):
