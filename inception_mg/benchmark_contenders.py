@@ -26,7 +26,7 @@ NUM_OUTPUTS = 1001       # ImageNet's classes and the background.
 NUM_EXAMPLES = 1281167   # ImageNet's training images: only the schedule's steps depend on it.
 MATRIX_SIDE = 2048       # Large enough that a larger one is not faster, in float32 and in bfloat16.
 HEAVIEST = 6             # Kinds of convolution; about half of the operations of Inception v3 at 299 x 299.
-_PRODUCTS = 4            # Matrix products of one step.
+_PRODUCTS = 2            # Matrix products of one step.
 _AHEAD = 4               # Batches that the input makes ahead. They must not count, so they are used before a turn.
 
 

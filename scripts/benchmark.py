@@ -43,11 +43,12 @@ def main() -> int:
         print(f'note: ours has width {model.width:g}, and the network of Keras always has width 1')
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that the contenders are ended, too.
     with tempfile.TemporaryDirectory(prefix='benchmark_') as folder:
+        read = data
         if not data.data_dir and any(name in heats.FROM_RECORDS for name in names):
-            data = dataclasses.replace(data, data_dir=_made_up_records(pathlib.Path(folder)))
+            read = dataclasses.replace(data, data_dir=_made_up_records(pathlib.Path(folder)))
         # The contenders take their turns; on GPUs each takes the memory that it needs, not all.
         environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
-        driver = Driver([*_as_flags(data), *_as_flags(model)], settings.rounds, settings.lap_seconds,
+        driver = Driver([*_as_flags(read), *_as_flags(model)], settings.rounds, settings.lap_seconds,
                         pathlib.Path(folder), environ | {'TF_FORCE_GPU_ALLOW_GROWTH': 'true'})
         found = driver.run(heats.heats_of(names), names, (3 if settings.full else 1) if heats.START in names else 0)
     report = make_report(found, settings, data, model)
