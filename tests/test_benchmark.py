@@ -13,7 +13,7 @@ import tensorflow as tf
 from dist import benchmark_driver, benchmark_heats
 from dist.benchmark_heats import Heat
 from inception_mg import benchmark_report
-from inception_mg.benchmark import Lap, Racer, Spread, race, ratios, spread, starting
+from inception_mg.benchmark import Lap, Racer, RacerFailed, Spread, race, ratios, spread, starting
 from inception_mg.benchmark_flops import Conv, count_flops, heaviest_convolutions
 from inception_mg.checks import check_benchmark
 from inception_mg.config import BenchmarkConfig
@@ -250,6 +250,33 @@ def test_the_time_to_go_learns_from_the_time_that_went():
     assert progress.to_go() == 'about 18 min to go'
     progress.advance(540.0)
     assert progress.to_go() == 'less than a minute to go'
+
+
+LAUNCHER = '''
+    import signal, sys, time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(open({ended!r}, 'w').close()))
+    time.sleep({sleep})
+    print({line!r}, flush=True)
+    time.sleep({lingers})
+'''
+
+
+def start_of(folder: pathlib.Path, monkeypatch, line: str, lingers: float) -> float:
+    """time_start of a launcher that says `line` and would then go on for some seconds."""
+    code = LAUNCHER.format(ended=str(folder / 'ended'), sleep=4 * SLEEP, line=line, lingers=lingers)
+    (folder / 'launch_local.py').write_text(textwrap.dedent(code))
+    monkeypatch.setattr(benchmark_driver, 'SCRIPTS', folder)
+    return benchmark_driver.time_start(folder, [], os.environ)
+
+
+def test_the_start_lasts_until_the_first_step_of_the_chief_and_all_is_ended(tmp_path, monkeypatch):
+    assert 4 * SLEEP <= start_of(tmp_path, monkeypatch, 'worker 0 | step      1/1000', lingers=60) < 30
+    assert (tmp_path / 'ended').exists()
+
+
+def test_a_start_without_a_step_says_what_came_last(tmp_path, monkeypatch):
+    with pytest.raises(RacerFailed, match='no first step within .* s: worker 1 | step'):
+        start_of(tmp_path, monkeypatch, 'worker 1 | step      1/1000', lingers=0)
 
 
 def test_clusters_get_their_processes():
