@@ -30,8 +30,9 @@ END_SECS = 15.0  # A process that is told to end gets so long for it.
 # What a contender's process does.
 
 class Contender(NamedTuple):
-    """What a process offers. run(n): runs n steps. info: 'unit', 'amount' of it per step, and 'flops' per
-    step where that says something. prepare(): what to do before the clock of a turn starts."""
+    """What a process offers. run(n): runs n steps. info: 'unit', 'amount' of it per step, 'flops' per step where that
+    says something, and 'least', the steps of the shortest turn that does. prepare(): what to do before the clock of
+    a turn starts."""
 
     run: Callable[[int], object]
     info: dict
@@ -216,7 +217,8 @@ def race(racers: Sequence[Racer], rounds: int, lap_secs: float, fail: Fail,
 
     for racer in racers:
         if turn(racer, WARM_UP_STEPS) and (lap := turn(racer, WARM_UP_STEPS)):
-            racer.steps = max(2, round(lap_secs * racer.share / (lap.seconds / WARM_UP_STEPS)))
+            steps = round(lap_secs * racer.share / (lap.seconds / WARM_UP_STEPS))
+            racer.steps = max(racer.info.get('least', 2), steps)
     laps: list[dict[str, Lap]] = []
     for number in range(rounds):
         order = running[number % len(running):] + running[:number % len(running)] if running else []

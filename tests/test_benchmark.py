@@ -275,7 +275,7 @@ def test_the_start_lasts_until_the_first_step_of_the_chief_and_all_is_ended(tmp_
 
 
 def test_a_start_without_a_step_says_what_came_last(tmp_path, monkeypatch):
-    with pytest.raises(RacerFailed, match='no first step within .* s: worker 1 | step'):
+    with pytest.raises(RacerFailed, match=r'no first step within .* s: worker 1 \| step'):
         start_of(tmp_path, monkeypatch, 'worker 1 | step      1/1000', lingers=0)
 
 
