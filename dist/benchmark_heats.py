@@ -67,6 +67,7 @@ def pairs_for(compute_dtype: str) -> list[Pair]:
         Pair('two_towers', 'mirrored'),
         Pair('sync_workers', 'multiworker'),
         Pair('async_workers', 'parameter_server'),
+        Pair('input', 'input_2016'),
         Pair('input', 'input_2016', 2.5, per_core=True),
         Pair('two_towers', 'one_device', 0.97),
         Pair('ps_worker', 'one_device', 0.93),
