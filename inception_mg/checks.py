@@ -1,5 +1,7 @@
 """Checks of settings that need only their values, so that a wrong flag is refused before TensorFlow is imported."""
 
+import os
+
 from inception_mg.config import (
     COMPUTE_DTYPES,
     EXPORT_FORMATS,
@@ -9,6 +11,7 @@ from inception_mg.config import (
     SOURCES,
     WAYS,
     WIRE_DTYPES,
+    BenchmarkConfig,
     BuildConfig,
     ClassifyConfig,
     ClusterConfig,
@@ -158,6 +161,17 @@ def check_classify(config: ClassifyConfig) -> None:
     """Raises FlagError for a number below 1."""
     for name in ('top_k', 'batch_size', 'num_threads'):
         _at_least(name, getattr(config, name), 1)
+
+
+def check_benchmark(benchmark: BenchmarkConfig) -> None:
+    """Raises FlagError for a number of rounds or a time out of its range, or files that cannot be written."""
+    _at_least('rounds', benchmark.rounds, 1)
+    if not 0 < benchmark.lap_seconds <= 3600:
+        raise FlagError(f'--lap_seconds={benchmark.lap_seconds:g} must be above 0 and at most 3600')
+    for name in ('json', 'png'):
+        folder = os.path.dirname(getattr(benchmark, name)) or '.'
+        if getattr(benchmark, name) and not os.access(folder, os.W_OK):
+            raise FlagError(f'--{name}={getattr(benchmark, name)}: cannot write in {folder}')
 
 
 def _at_least(name: str, value, minimum) -> None:

@@ -264,3 +264,19 @@ class ClassifyConfig:
     json: bool = option(False, 'Print one JSON object per image.')
     batch_size: int = option(32, 'Images that are classified at the same time.')
     num_threads: int = option(1, 'Processes that read and convert images.')
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchmarkConfig:
+    """What scripts/benchmark.py needs besides DataConfig and ModelConfig."""
+
+    only: str = option('', 'Run only these contenders, with commas (as one_device,keras,matmul). Default: all.')
+    peer: str = option(
+        'all', 'What others offer, to run beside ours, with commas: keras, mirrored, multiworker, parameter_server, '
+        'input_2016; all or none.')
+    rounds: int = option(5, 'Rounds in which all contenders of a heat take turns.')
+    lap_seconds: float = option(1.0, 'How long a turn of a contender should last; it is at least two steps.')
+    full: bool = option(
+        False, 'Images of 299 pixels, batches of 32 and 9 rounds, where their own flags say nothing.')
+    json: str = option('', 'Write all figures to this file.')
+    png: str = option('', 'Draw the ratios to this file.')

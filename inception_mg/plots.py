@@ -1,14 +1,16 @@
-"""Pictures of training and evaluation as PNG files, by matplotlib, which is an extra: pip install ".[demo]"."""
+"""Pictures of training, evaluation and benchmarks as PNG files, by matplotlib: pip install ".[demo]"."""
 
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from inception_mg.errors import UserError
 
 _LOSS, _RATE, _PRECISION = '#1f5fa8', '#666666', '#b3401f'
+_OTHERS = '#d9a441'
 _MOST_NAMES = 60  # With more classes the names beside a matrix cannot be read.
 
 
@@ -62,6 +64,50 @@ def draw_confusion(confusion: np.ndarray, labels: Sequence[str], title: str, out
             axis.text(column, row, confusion[row, column], ha='center', va='center', fontsize=8,
                       color='white' if shares[row, column] > 0.5 else 'black')
     _save(figure, output)
+
+
+class Bars(NamedTuple):
+    """One panel of `draw_bars`. values: name -> (median, lower, upper quartile). peers: names drawn as others' work.
+    goals: name -> a mark on its bar."""
+
+    label: str
+    values: Mapping[str, tuple[float, float, float]]
+    peers: Collection[str] = ()
+    goals: Mapping[str, float] = {}
+
+
+def draw_bars(left: Bars, right: Sequence[Bars], title: str, output: str) -> None:
+    """Draws bars with medians as numbers, quartiles as whiskers and a line at 1: `left`, and `right` of it the others,
+    one below the other. Panels without values are left out."""
+    panels = [panel for panel in right if panel.values]
+    rows = max(len(left.values), sum(len(panel.values) + 2 for panel in panels) - 2)
+    figure = _pyplot().figure(figsize=(12, 1.4 + 0.3 * rows), layout='constrained')
+    grid = figure.add_gridspec(len(panels) or 1, 2, height_ratios=[len(panel.values) + 0.5 for panel in panels] or [1])
+    if left.values:
+        _plot_bars(figure.add_subplot(grid[:, 0]), left)
+    for row, panel in enumerate(panels):
+        _plot_bars(figure.add_subplot(grid[row, 1]), panel)
+    figure.suptitle(title, fontsize=10)
+    _save(figure, output)
+
+
+def _plot_bars(axis, panel: Bars) -> None:
+    for row, (name, (median, low, high)) in enumerate(panel.values.items()):
+        axis.barh(row, median, height=0.64, color=_OTHERS if name in panel.peers else _LOSS,
+                  xerr=[[median - low], [high - median]], error_kw={'ecolor': '#222222', 'capsize': 2, 'linewidth': 1})
+        if name in panel.goals:
+            axis.plot([panel.goals[name]] * 2, [row - 0.42, row + 0.42], color=_PRECISION, linewidth=2)
+        axis.annotate(f'{median:.2f}', (max(high, panel.goals.get(name, 0)), row), xytext=(5, 0),
+                      textcoords='offset points', va='center', fontsize=8,
+                      bbox={'facecolor': 'white', 'edgecolor': 'none', 'pad': 0.8})
+    axis.set_yticks(range(len(panel.values)), panel.values, fontsize=9)
+    axis.set_ylim(len(panel.values) - 0.4, -0.6)  # The first one on top.
+    axis.axvline(1, color='#888888', linewidth=1, linestyle='--')
+    axis.margins(x=0.14)
+    axis.set_xlim(left=0)
+    axis.set_title(panel.label, fontsize=9)
+    axis.grid(axis='x', alpha=0.3)
+    axis.set_axisbelow(True)
 
 
 def _plot_precision(axis, precisions: Mapping[int, float]) -> None:

@@ -11,6 +11,7 @@ STANDARD_ONLY = {'inception_mg/config.py', 'inception_mg/placement.py', 'incepti
                  'inception_mg/run_state.py',
                  'inception_mg/data/dataset_info.py'}
 GONE = ('v1.layers.', 'v1.keras', 'v1.estimator', 'tf.contrib', 'tf_slim', 'tf.keras', 'import keras')
+MEASURES_KERAS = 'benchmark_peers.py'  # Runs what others offer beside ours, so it alone may import it.
 
 
 def floor_of(module: str) -> int:
@@ -86,7 +87,8 @@ def test_nothing_uses_parts_that_tensorflow_has_dropped():
     for path in [*FILES, *ROOT.glob('scripts/*.py')]:
         text = path.read_text()
         for gone in (*GONE, 'import_meta_graph'):
-            assert gone not in text, f'{path}: {gone}'
+            if (path.name, gone) != (MEASURES_KERAS, 'import keras'):
+                assert gone not in text, f'{path}: {gone}'
 
 
 def test_the_packages_are_listed_and_dist_is_not_ignored():
