@@ -54,10 +54,10 @@ class ForkServer:
     def __init__(self):
         # A session of its own, so that Ctrl-C reaches only whoever owns this.
         root = str(pathlib.Path(__file__).resolve().parent.parent)
-        self._server = subprocess.Popen(
-            [sys.executable, '-c', f'import sys; sys.path[0] = {root!r}; from dist import fork_server; '
-             'fork_server.serve()'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            start_new_session=True, env={'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ})
+        code = f'import sys; sys.path[0] = {root!r}; from dist import fork_server; fork_server.serve()'
+        self._server = subprocess.Popen([sys.executable, '-c', code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+                                        env={'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ})
         self._processes: dict[int, Process] = {}
         self._answers, self._lock = threading.Semaphore(0), threading.Lock()
         self._last: Process | None = None

@@ -223,7 +223,8 @@ class _Client:
                                        tf.group(v1.local_variables_initializer(), step.start_input))
         loop_hooks = [PeersHook(self.peers, step.global_step, self.run.max_steps),
                       JoinHook(self.cluster.name, step.global_step, self.say),
-                      TraceHook(step.global_step, self.run.trace_step, self.run.train_dir, self.cluster.task, say=self.say),
+                      TraceHook(step.global_step, self.run.trace_step, self.run.train_dir, self.cluster.task,
+                                say=self.say),
                       *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
         with train.files_beside(self.run, self.source, self.data, self.model, stopper):
             train.run_steps(creator, loop_hooks, step.train_op, self.source.paths, start.checkpoint)

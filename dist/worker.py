@@ -58,7 +58,7 @@ def run_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer
     """
     aggregated = aggregated_replicas(cluster, config)
     source = train.open_training_data(data)
-    machine = cluster_machine(cluster, local_machine(devices), config)
+    machine = cluster_machine(cluster, local_machine(devices), config.wire_dtype, config.prefetch_variables)
     if cluster.is_chief:
         train.make_directory(run.train_dir, 'train_dir')
     stopper = Stopper('saving after this step' if cluster.is_chief else 'ending after this step')
@@ -113,10 +113,10 @@ def describe_job(cluster: Cluster, source: train.TrainingData, data: DataConfig,
                os.path.abspath(run.train_dir) if cluster.is_chief else '')
 
 
-def cluster_machine(cluster: Cluster, machine: Machine, config: ClusterConfig) -> Machine:
-    """This machine's towers as those of a worker: the variables are on the ps."""
+def cluster_machine(cluster: Cluster, machine: Machine, wire_dtype: str = 'float32', prefetch: bool = False) -> Machine:
+    """This machine's towers as those of a worker: the variables are on the ps. wire_dtype, prefetch: see Placement."""
     placement = dataclasses.replace(between_graph(len(cluster.ps), cluster.index, machine.placement.towers),
-                                    wire_dtype=config.wire_dtype, prefetch=config.prefetch_variables)
+                                    wire_dtype=wire_dtype, prefetch=prefetch)
     return Machine(placement, session_config(cluster, machine.session_config), machine.notes)
 
 
@@ -211,7 +211,8 @@ def wire_lines(step: TrainStep, placement: Placement, batch_size: int) -> list[s
     total, fullest = moved.total(), max(moved.values())
     most = LINK / fullest
     return [
-        'ps         ' + ', '.join(f'ps {k} holds {loads[device] / 1e6:.1f} MB' for k, device in enumerate(placement.variables)),
+        'ps         ' + ', '.join(f'ps {k} holds {loads[device] / 1e6:.1f} MB'
+                                  for k, device in enumerate(placement.variables)),
         f'wire       a step of each worker pulls {total / 1e6:.1f} MB of weights and pushes as much of gradients'
         f'{", in " + placement.wire_dtype if placement.wire_dtype != "float32" else ""}; with 10 Gbit/s',
         f'           at each ps all workers together make at most {most:.0f} steps/s, {most * batch_size:.0f} '
@@ -242,11 +243,12 @@ class _Worker:
         for line in self.start_lines(step, start, alive):
             self.say(line)
         creator, own_hooks = self.chief(target, step, sync, start) if start else (self.follower(target, step), [])
+        moved = moved_by_device(step, self.config.wire_dtype)
         # In this order: a wait for the next update comes before whoever reads the global step.
         loop_hooks = [PeersHook(self.peers, step.global_step, self.run.max_steps), *([sync.hook] if sync else []),
                       *([] if start else [EndWithChiefHook(self.peers)]),
                       JoinHook(self.cluster.name, step.global_step, self.say),
-                      PaceHook(self.cluster.name, moved_by_device(step, self.config.wire_dtype).total(), sync, self.say),
+                      PaceHook(self.cluster.name, moved.total(), sync, self.say),
                       self.trace_hook(step), *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
         beside = train.files_beside(self.run, self.source, self.data, self.model, stopper) if start else None
         with beside or contextlib.nullcontext():

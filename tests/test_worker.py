@@ -30,7 +30,7 @@ def make_worker(data_dir: str, index: int, devices: DeviceConfig, train_dir: str
     source, aggregated = train.open_training_data(data), workers.aggregated_replicas(cluster, config)
     job = workers.describe_job(cluster, source, data, model, optimizer, run,
                                workers.manner_of(cluster, config, aggregated))
-    machine = workers.cluster_machine(cluster, local_machine(devices), config)
+    machine = workers.cluster_machine(cluster, local_machine(devices))
     return workers._Worker(cluster, Peers(cluster, job), machine, source, data, model, optimizer, run, config,
                            aggregated, print)
 
