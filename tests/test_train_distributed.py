@@ -88,7 +88,8 @@ def copy_checkpoint(source: pathlib.Path, target: pathlib.Path) -> None:
 
 def test_sync_goes_on_from_it_on_two_ps(trained, three_classes, tmp_path):
     begun = step_in(tf.train.latest_checkpoint(str(trained.train_dir)))
-    with TrainingCluster(tmp_path, three_classes, 2, 2, max_steps=begun + 4, sync=True) as cluster:
+    with TrainingCluster(tmp_path, three_classes, 2, 2, max_steps=begun + 4, sync=True,
+                         wire_dtype='bfloat16') as cluster:
         copy_checkpoint(trained.train_dir, cluster.train_dir)
         cluster.start_all()
         assert cluster.wait_exits(limit=LIMIT) == [0] * 4
@@ -119,7 +120,8 @@ def test_other_flags_are_refused_before_a_graph_is_built(three_classes, tmp_path
 
 
 def test_async_survives_a_worker_and_a_ps_and_obeys_sigterm(three_classes, tmp_path):
-    with TrainingCluster(tmp_path, three_classes, save_interval_secs=1, save_summaries_secs=1e6) as cluster:
+    with TrainingCluster(tmp_path, three_classes, save_interval_secs=1, save_summaries_secs=1e6,
+                         prefetch_variables=True) as cluster:
         cluster.start_all()
         cluster.wait_line('worker 1', 'begins at step', LIMIT)
         cluster.wait_training(3)
@@ -193,6 +195,7 @@ def end_by_sigterm(cluster: TrainingCluster, *tasks: str) -> None:
     ({'worker_hosts': 'localhost:5000,127.0.0.1:5000'}, 'the same address'),
     ({'num_replicas_to_aggregate': 2}, '--num_replicas_to_aggregate=2 needs --sync'),
     ({'sync': True, 'num_replicas_to_aggregate': 9}, '--num_replicas_to_aggregate=9, but the cluster has 2 workers'),
+    ({'sync': True, 'prefetch_variables': True}, '--prefetch_variables is for asynchronous training'),
     ({'start_timeout': 0}, '--start_timeout=0'),
     ({'split_model': 'branches', 'split_devices': 1}, '--split_devices=1'),
     ({'gpus': '0,x'}, '--gpus=0,x'),
