@@ -14,12 +14,14 @@ from inception_mg.config import DeviceConfig, ModelConfig, OptimizerConfig
 from inception_mg.model.losses import TowerLoss, inception_loss
 from inception_mg.placement import CPU, Placement, Tower
 from inception_mg.report.plan import laws, plan_step
+from inception_mg.report.records import lacks_times
 from inception_mg.report.summary import GraphRun, describe_variables
 from inception_mg.report.ways import Way
 from inception_mg.training.devices import session_config
 from inception_mg.training.train_step import TrainStep, build_train_step
 
 v1 = tf.compat.v1
+_TRIES = 5  # Recorded steps, until one has the time of every transfer.
 Build = Callable[[Placement], TrainStep]  # Builds the step of one client in the default graph.
 
 
@@ -57,13 +59,12 @@ _SERVERS: list[tf.distribute.Server] = []  # Kept: the destructor of a server wa
 
 
 def _run(client: str, placement: Placement, step: TrainStep, target: str, config: v1.ConfigProto) -> GraphRun:
-    """Three steps: the first prepares the graph, the second is timed, the third recorded."""
+    """The first step prepares the graph, the second is timed, the last recorded."""
     trainable = [variable for _, variable in step.gradients]
     plan = plan_step(step.train_op, trainable, client + CPU)
     names = _statistics(step.train_op.graph)
     variables = describe_variables(v1.global_variables(), trainable, names)
     expected = laws(placement, trainable, sum(row.bytes for row in variables if row.role == 'statistics'))
-    metadata = v1.RunMetadata()
     with v1.Session(target, config=config) as session:
         session.run(v1.global_variables_initializer())
         session.run(step.start_input)
@@ -71,7 +72,11 @@ def _run(client: str, placement: Placement, step: TrainStep, target: str, config
         begun = time.monotonic()
         session.run(step.train_op)
         seconds = time.monotonic() - begun
-        session.run(step.train_op, options=report.trace_options(), run_metadata=metadata)
+        for _ in range(_TRIES):
+            metadata = v1.RunMetadata()
+            session.run(step.train_op, options=report.trace_options(), run_metadata=metadata)
+            if not lacks_times(report.transfers(metadata)):
+                break
     iterators = [(operation.name, report.short_device(operation.device))
                  for operation in step.train_op.graph.get_operations() if operation.type.startswith('Iterator')
                  and not operation.inputs]

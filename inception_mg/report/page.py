@@ -24,7 +24,7 @@ p{margin:0 0 10px;max-width:80ch}.soft{color:var(--soft)}
 .legend{display:flex;flex-wrap:wrap;gap:6px 22px;padding:0;margin:16px 0 20px;list-style:none}
 .legend span{display:inline-block;width:28px;height:10px;border-radius:5px;margin-right:8px}
 .ways{display:grid;gap:20px;grid-template-columns:repeat(6,1fr)}.ways section{grid-column:span 6}
-@media(min-width:820px){.ways section{grid-column:span 3}}
+@media(min-width:820px){.ways section{grid-column:span 3}.overview table td:first-child{white-space:nowrap}}
 @media(min-width:1240px){.ways section{grid-column:span 2}.ways section.cluster{grid-column:span 3}}
 section{display:flex;flex-direction:column;border:1px solid var(--edge);border-radius:14px;padding:18px;min-width:0}
 section svg{display:block;width:100%;height:auto;margin:10px auto}section p{font-size:.88rem;margin:0 0 6px}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from inception_mg.placement import Placement, Tower, host_of
-from inception_mg.report.records import Transfer, short_device
+from inception_mg.report.records import Transfer, short_device, task_of
 
 v1 = tf.compat.v1
 WEIGHTS, GRADIENTS, STATISTICS = 'weights', 'gradients', 'statistics'
@@ -20,9 +20,9 @@ KINDS = (WEIGHTS, GRADIENTS, ACTIVATIONS, INPUT, STATISTICS, OTHER)
 class Plan:
     """What a graph asks for.
 
-    devices: operation -> device, of all that the step needs. moves: each tensor that has to cross, once
-    per device that wants it; `kinds` says what each (tensor, target device) is. unknown: tensors whose size
-    only shows at run time (counted as 0 bytes).
+    devices: operation -> device, of all that the step needs. moves: each tensor that has to cross, once per device of
+    its own task and once per other task that wants it; `kinds` says what each (tensor, target device) is. unknown:
+    tensors whose size only shows at run time (counted as 0 bytes).
     """
 
     devices: dict[str, str]
@@ -62,12 +62,16 @@ def plan_step(fetch: tf.Operation, trainable: Sequence[tf.Variable], default_dev
     for operation in needed:
         for tensor in operation.inputs:
             consumers.setdefault((tensor.ref(), devices[operation.name]), []).append(operation)
-    moves, kinds, unknown = [], {}, []
+    moves, kinds, unknown, arrived = [], {}, [], set()
     for (reference, target), users in consumers.items():
         tensor = reference.deref()
         source = devices[tensor.op.name]
         if source in (target, ANYWHERE) or tensor.dtype == tf.resource:
             continue
+        if task_of(source) != task_of(target):
+            if (reference, task_of(target)) in arrived:
+                continue  # The runtime sends a tensor to another task once; it does not record how it goes on there.
+            arrived.add((reference, task_of(target)))
         name, size = tensor.name.removesuffix(':0'), _size(tensor)
         kinds[name, target] = _kind(tensor.op, users, weights)
         moves.append(Transfer(name, source, target, size or 0))

@@ -74,6 +74,12 @@ def transfers(metadata: v1.RunMetadata) -> list[Transfer]:
     return found
 
 
+def lacks_times(moves: Iterable[Transfer]) -> bool:
+    """Whether the runtime has not timed something that crossed between tasks. It asks the others to, but does not wait
+    for them to begin: on a busy machine a first tensor may be there before."""
+    return any(move.bytes and not move.end and task_of(move.source) != task_of(move.target) for move in moves)
+
+
 def wire_records(stats) -> list[Transfer]:
     """The receipts from other processes alone, under the runtime's names of the edges; needs no
     partition graphs. stats: StepStats."""
