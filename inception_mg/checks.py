@@ -2,6 +2,7 @@
 
 from inception_mg.config import (
     COMPUTE_DTYPES,
+    EXPERIMENTS,
     EXPORT_FORMATS,
     FREEZE_POINTS,
     MINIMUM_IMAGE_SIZE,
@@ -14,6 +15,7 @@ from inception_mg.config import (
     DataConfig,
     DeviceConfig,
     EvalConfig,
+    ExperimentsConfig,
     ExportConfig,
     InGraphConfig,
     LaunchConfig,
@@ -138,6 +140,15 @@ def check_classify(config: ClassifyConfig) -> None:
     """Raises FlagError for a number below 1."""
     for name in ('top_k', 'batch_size', 'num_threads'):
         _at_least(name, getattr(config, name), 1)
+
+
+def check_experiments(config: ExperimentsConfig) -> None:
+    """Raises FlagError for a missing folder or the name of no experiment."""
+    if not config.output_directory:
+        raise FlagError('--output_directory is empty: name the folder for tables and figures')
+    for name in filter(None, config.only.split(',')):
+        if name.strip() not in EXPERIMENTS:
+            raise FlagError(f'--only={config.only}: {name.strip()!r} must be one of {", ".join(EXPERIMENTS)}')
 
 
 def _at_least(name: str, value, minimum) -> None:
