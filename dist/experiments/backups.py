@@ -15,7 +15,7 @@ from inception_mg.data.progress import progress
 NEEDED, SECONDS, CHANCE, FACTOR = 6, 0.15, 0.08, 5.0  # The cluster that runs.
 # 50 workers and the update time of the published experiment: Abadi et al., "TensorFlow: A system for large-scale
 # machine learning", OSDI 2016, section 6.3 and figure 8. Distribution and ps cost are ours, chosen for its shape.
-LARGE, LARGE_SECONDS, LARGE_CHANCE, LARGE_FACTOR, LARGE_SPREAD, PS_COST = 50, 1.5, 0.02, 1.35, 0.02, 0.006
+LARGE, LARGE_SECONDS, LARGE_CHANCE, LARGE_FACTOR, LARGE_SPREAD, PS_COST = 50, 1.44, 0.025, 1.4, 0.005, 0.0087
 MOST_BACKUPS = 7
 CLAIM = ('A few backup workers shorten a synchronous update that stragglers delay; each further one gains less, and '
          'costs a machine.')
@@ -62,8 +62,8 @@ def summarise(measured: dict[int, SyncPace]) -> Result:
     plain, loaded = simulate_large(0.0), simulate_large(PS_COST)
     plain_gains, loaded_gains = normalised_speedup(plain, LARGE), normalised_speedup(loaded, LARGE)
     emulated = (f'computing is a wait of {SECONDS * 1e3:.0f} ms, with probability {CHANCE:.0%} {FACTOR:g}x as long; '
-                f'N={LARGE} is simulated: order statistics of {LARGE_SECONDS:g} s +- {LARGE_SPREAD:.0%}, with '
-                f'probability {LARGE_CHANCE:.0%} {LARGE_FACTOR:g}x as long, and {PS_COST * 1e3:g} ms of the ps per '
+                f'N={LARGE} is simulated: order statistics of {LARGE_SECONDS:g} s +- {LARGE_SPREAD:.1%}, with '
+                f'probability {LARGE_CHANCE:.1%} {LARGE_FACTOR:g}x as long; {PS_COST * 1e3:g} ms of the ps per '
                 'worker')
     best, shortest = max(loaded_gains, key=loaded_gains.get), min(loaded, key=loaded.get)
     tables = [
@@ -86,21 +86,21 @@ def draw(times, expected, gains, loaded, loaded_gains, plain, emulated: str):
     """Left the cluster that ran, right the one that was simulated: update time and normalised speed-up."""
     figure, (left, right) = figures.panels(
         [f'Run: N={NEEDED}', f'Simulated: N={LARGE}'], [('backup workers b', 'seconds per update')] * 2,
-        '\n'.join(f'Emulated: {emulated}'.split('; ')), height=3.8)
+        f'Emulated: {emulated}', height=3.8)
     for axis, seconds, ratio, other, label in (
-            (left, times, gains, expected, 'simulated'), (right, loaded, loaded_gains, plain, 'without ps cost')):
+            (left, times, gains, expected, 'update, simulated'),
+            (right, loaded, loaded_gains, plain, 'without ps cost')):
         figures.curve(axis, list(seconds), list(seconds.values()), figures.BLUE, 'update')
         figures.curve(axis, list(other), list(other.values()), figures.BLUE, label, measured=False)
-        axis.set_ylim(bottom=0 if axis is left else None)
         beside = axis.twinx()
-        figures.curve(beside, list(ratio), list(ratio.values()), figures.RED, 'normalised speed-up')
+        figures.curve(beside, list(ratio), list(ratio.values()), figures.RED, 'normalised speed-up (right axis)')
         beside.set_ylabel('t(0)/t(b) x N/(N+b)', color=figures.RED)
-        beside.grid(False)
+        beside.set_ylim(1 - 0.1 * (max(ratio.values()) - 1), 1 + 1.5 * (max(ratio.values()) - 1))
+        axis.set_ylim(0, 1.5 * max(seconds.values()))
         axis.set_xticks(list(seconds))
-        lines = [*axis.get_lines(), *beside.get_lines()]
-        figures.legend(axis, handles=lines, loc='best')
-    for backups, words in ((3, 'published: best\nnormalised'), (4, 'published:\nshortest')):
+        figures.legend(axis, handles=[*axis.get_lines(), *beside.get_lines()], loc='upper right')
+    for backups, words in ((3, 'published: best normalised'), (4, 'published: shortest update')):
         right.axvline(backups, color=figures.GREY, linestyle=':', linewidth=1)
-        right.annotate(words, (backups, 1), xycoords=('data', 'axes fraction'), fontsize=6.5, color=figures.GREY,
-                       xytext=(2, -2), textcoords='offset points', va='top')
+        right.annotate(words, (backups, 0.02), xycoords=('data', 'axes fraction'), fontsize=7, color=figures.GREY,
+                       xytext=(2, 0), textcoords='offset points', rotation=90)
     return figure

@@ -90,16 +90,14 @@ def summarise(story: Story) -> Result:
     others = [sum(row[k] for row in rows[:-1] if row[0] != VICTIM) for k in (1, 2, 3)]
     emulated = (f'a device that takes {WAIT * 1e3:.0f} ms longer per step, so that {WORKERS} workers do not fight for '
                 'the cores; processes, network (Inception v3, width 0.05), ps and SIGKILL are real')
-    figure, (axis,) = figures.panels([f'{VICTIM} is killed, and started again'],
-                                     [('seconds', 'steps per second (in windows of 3 s)')], f'Emulated: {emulated}')
-    figure.set_size_inches(8.2, 3.6)
-    end = max(times[-1] for times in story.steps.values())
+    figure, (axis,) = figures.panels(
+        [f'{VICTIM} is killed, and started again'], [('seconds since the first step', 'own steps')],
+        f'Emulated: {emulated}', width=8.2)
     first = min(times[0] for times in story.steps.values())
     for worker, colour in zip(workers, figures.COLOURS, strict=False):
-        moments = [first + k for k in range(int(end - first))]
-        axis.plot(moments, [sum(abs(at - moment) < 1.5 for at in story.steps[worker]) / 3 for moment in moments],
+        axis.step([at - first for at in story.steps[worker]], range(1, len(story.steps[worker]) + 1), where='post',
                   color=colour, label=worker + (' (the chief)' if worker == 'worker 0' else ''))
-    for at, words in ((story.killed, 'SIGKILL'), (story.back, 'its first step')):
+    for at, words in ((story.killed - first, 'SIGKILL'), (story.back - first, 'its first step')):
         axis.axvline(at, color=figures.GREY, linestyle='--', linewidth=1)
         axis.annotate(words, (at, 1), xycoords=('data', 'axes fraction'), xytext=(3, -2), textcoords='offset points',
                       va='top', fontsize=8, color=figures.GREY)

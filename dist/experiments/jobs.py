@@ -23,7 +23,7 @@ from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
 INPUTS, OUTPUTS = 64, 64
-_FOR_EVER = 10**9
+_FOR_EVER = 10**9  # Steps, and images of an epoch: the learning rate stays as it is.
 
 
 def worker_placement(worker: int, num_ps: int = 1) -> Placement:
@@ -74,7 +74,7 @@ class Client:
 
         with tf.Graph().as_default() as self.graph:
             self.step = build_train_step(placement, dataset_for, batch_size, loss_for, optimizer or OptimizerConfig(),
-                                         num_examples=batch_size, wrap_optimizer=wrap)
+                                         num_examples=_FOR_EVER, wrap_optimizer=wrap)
             self._first = [v1.global_variables_initializer(), *([self.sync.reset_op] if self.sync else [])]
         self.session = servers().session(self.graph, worker, everybody)
 

@@ -57,8 +57,7 @@ def summarise(measured: float, batch: int, shares: Sequence[int]) -> Result:
     figure, (axis,) = figures.panels(
         ['16 devices on two machines against 8 in one'],
         [('seconds of computing in a step', 'speed-up (images per second)')],
-        '\n'.join(f'Model: {emulated}'.split('; ')))
-    figure.set_size_inches(7.2, 4.2)
+        f'Model: {emulated}', width=7.4, height=4.2)
     times = np.geomspace(0.01, 20, 100)
     for (name, both), colour in zip(wires.items(), figures.COLOURS, strict=False):
         axis.plot(times, speed_up(times, both.once), color=colour, label=name)

@@ -2,12 +2,13 @@
 
 import statistics
 import time
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
 from dist.experiments.random_images import random_images
 from inception_mg.config import DeviceConfig, ModelConfig, OptimizerConfig
-from inception_mg.model.losses import inception_loss
+from inception_mg.model.losses import TowerLoss, inception_loss
 from inception_mg.placement import CPU, Tower, one_device
 from inception_mg.training.devices import session_config
 from inception_mg.training.towers import BalanceBytes, Variables
@@ -17,17 +18,22 @@ v1 = tf.compat.v1
 NUM_OUTPUTS = 1001  # ImageNet's classes and the background.
 
 
-def weights_per_ps(counts, model: ModelConfig | None = None, size: int = 299) -> dict[int, list[int]]:
-    """Number of ps -> bytes of trained weights on each, as the ps strategy deals the variables of Inception v3.
+def build_inception(size: int = 299) -> None:
+    """A tower of Inception v3, for its variables alone."""
+    inception_loss(v1.placeholder(tf.float32, [1, size, size, 3]), v1.placeholder(tf.int32, [1]), NUM_OUTPUTS,
+                   ModelConfig())
+
+
+def weights_per_ps(counts: Iterable[int], build_tower: Callable[[], object] = build_inception) -> dict[int, list[int]]:
+    """Number of ps -> bytes of trained weights on each, as the ps strategy deals the variables of a network.
 
     So many bytes a worker pulls from that ps in a step, and as many it pushes.
     """
     with tf.Graph().as_default() as graph:
-        variables, model = Variables([CPU]), model or ModelConfig()
+        variables = Variables([CPU])
         with variables.on(CPU):
             v1.train.create_global_step()
-            images, labels = v1.placeholder(tf.float32, [1, size, size, 3]), v1.placeholder(tf.int32, [1])
-            inception_loss(images, labels, NUM_OUTPUTS, model)
+            build_tower()
         made = [op for op in graph.get_operations() if op.type == 'VarHandleOp']
         trained = {v.op.name: v.shape.num_elements() * v.dtype.size for v in variables.trainable}
     found = {}
@@ -38,12 +44,12 @@ def weights_per_ps(counts, model: ModelConfig | None = None, size: int = 299) ->
     return found
 
 
-def step_seconds_here(batch_size: int, steps: int, model: ModelConfig | None = None, size: int = 299) -> float:
+def step_seconds_here(batch_size: int, steps: int, size: int = 299) -> float:
     """Median seconds of a training step of Inception v3 on one device of this machine, after two steps."""
-    model, placement = model or ModelConfig(), one_device()
+    placement = one_device()
 
-    def loss_for(images: tf.Tensor, labels: tf.Tensor, tower: Tower):
-        return inception_loss(images, labels, NUM_OUTPUTS, model)
+    def loss_for(images: tf.Tensor, labels: tf.Tensor, tower: Tower) -> TowerLoss:
+        return inception_loss(images, labels, NUM_OUTPUTS, ModelConfig())
 
     with tf.Graph().as_default():
         step = build_train_step(placement, random_images(size, NUM_OUTPUTS), batch_size, loss_for, OptimizerConfig(),

@@ -167,9 +167,9 @@ def summarise(spans: dict[str, list[Span]], costs: dict[str, int], seconds: dict
 def draw(spans: dict[str, list[Span]], note: str):
     """A row per device of each placement, a bar per convolution, coloured by block."""
     blocks = list(dict.fromkeys(span.block for span in sorted(spans['one device'], key=lambda span: span.begun)))
-    colours = {block: ('#c9c9c9', *figures.COLOURS)[k % 9] for k, block in enumerate(blocks)}
-    figure, (axis,) = figures.panels(['When each device is busy in one forward pass'], [('seconds', '')], note, 4.2)
-    figure.set_size_inches(9.2, 4.2)
+    colours = {block: ('#c9c9c9', *figures.COLOURS)[k] for k, block in enumerate(blocks)}
+    figure, (axis,) = figures.panels(['When each device is busy in one forward pass'], [('seconds', '')], note,
+                                     width=9.2, height=4.2)
     place, ticks = 0.0, {}
     for name in SHOWN:
         for device in sorted({span.device for span in spans[name]}):

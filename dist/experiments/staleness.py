@@ -180,7 +180,7 @@ def summarise(curves: dict[tuple[bool, int], Curve], seconds: float) -> Result:
                 'and step, gradients, updates and traffic are real')
     figure, (left, right) = figures.panels(
         ['By updates', 'By seconds'], [('updates', f'cross entropy of {WATCHED} training images'), ('seconds', '')],
-        f'Emulated: {emulated}', 3.8)
+        f'Emulated: {emulated}', height=3.8)
     colours = dict(zip(sorted({workers for _, workers in curves}), figures.COLOURS, strict=False))
     for (sync, workers), curve in curves.items():
         label = 'one worker' if workers == 1 else f'{workers} {"synchronous" if sync else "asynchronous"}'

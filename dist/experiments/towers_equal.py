@@ -101,16 +101,16 @@ def summarise(runs: dict[bool, dict[int, Run]], steps: int, network: str) -> Res
                          difference(one.gradients, other.gradients), difference(weights, other.weights)))
     figure, (axis,) = figures.panels(
         [f'N towers against one device, {BATCH} images per step'],
-        [('towers', f'largest relative difference in {steps} steps')], f'Real: {network}, float32')
+        [('towers', f'largest relative difference in {steps} steps')], f'All real: {network}, float32',
+        width=7.4, height=3.8)
     for words, colour in (('moving statistics', figures.BLUE), ('its own images', figures.RED)):
         part = [row for row in rows if row[0] == words]
         for column, what, style in ((2, 'losses', ':'), (3, 'gradients', '--'), (4, 'weights', '-')):
             axis.plot([row[1] for row in part], [max(row[column], 1e-9) for row in part], color=colour, linestyle=style,
-                      marker='o', label=f'{what}; normalised by {words}')
+                      marker='o', markersize=4.5, label=f'{what}; normalised by {words}')
     axis.set_yscale('log')
     figures.doubling(axis, [row[1] for row in rows if row[0] == words])
     axis.axhline(2.0 ** -23, color=figures.GREY, linewidth=1, linestyle='-.', label='float32 rounding of one number')
-    figure.set_size_inches(7.2, 3.8)
     figures.legend(axis, loc='center left', bbox_to_anchor=(1.0, 0.5))
     exact = [row for row in rows if row[0] == 'moving statistics']
     own = [row for row in rows if row[0] == 'its own images']
