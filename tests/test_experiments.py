@@ -1,5 +1,6 @@
 """The arithmetic of the experiments, that an emulated wait is as long as it says, and that the small ones run."""
 
+import json
 import threading
 import time
 
@@ -149,7 +150,7 @@ def test_stages_gain_nothing_and_branches_as_predicted(costs):
     assert predicted['one device'] == predicted['stages over 4'] == pytest.approx(1.0)
     longest = sum(max(parts.values()) for parts in split_gain.branch_seconds(seconds).values())
     assert longest == pytest.approx(predicted['branches over 4']) and predicted['branches over 2'] < 0.75
-    spans = split_gain.forward(split_gain.PLACEMENTS['branches over 2'], seconds)
+    spans = split_gain.forward(split_gain.PLACEMENTS['branches over 2'], seconds, passes=1)
     assert len(spans) == len(costs) and {span.device for span in spans} == set(split_gain.D[:2])
     loads = [0.0, 0.0]
     for parts in split_gain.branch_seconds(seconds).values():
@@ -221,3 +222,12 @@ def test_a_result_draws_and_says_what_is_not_real():
     assert 'is a wait of' in result.lines()[1] and 'best normalised at 3 backups' in result.findings[1]
     assert result.values()['tables'][0]['rows'][1][:2] == (1, 0.3)
     plots.pyplot().close(result.figure)
+
+
+def test_results_of_earlier_calls_stay(tmp_path):
+    import experiments
+    path = tmp_path / 'experiments.json'
+    experiments.keep(path, 'backups', {'seconds': 1})
+    experiments.keep(path, 'machines', {'seconds': 2})
+    experiments.keep(path, 'backups', {'seconds': 3})
+    assert json.loads(path.read_text()) == {'backups': {'seconds': 3}, 'machines': {'seconds': 2}}

@@ -38,6 +38,8 @@ def run(script: str, *flags: str, seconds: float = 60) -> subprocess.CompletedPr
     ('evaluate.py', ['--data_dir=/nope', '--checkpoint_dir=/nope', '--num_examples=-1'], 2, '--num_examples=-1'),
     ('make_demo_data.py', [], 2, '--output_directory is empty'),
     ('plot_training.py', [], 2, '--train_dir'),
+    ('experiments.py', [], 2, '--output_directory is empty'),
+    ('experiments.py', ['--output_directory=/tmp/x', '--only=sleep'], 2, "'sleep' must be one of towers_equal"),
 ])
 def test_wrong_flags_get_one_line_that_names_them(script, flags, code, words):
     done = run(script, *flags, seconds=20)

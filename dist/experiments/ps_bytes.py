@@ -21,7 +21,7 @@ LINK, COMPUTE = 1.25e9, 0.25  # Emulated: bytes/s each way of every ps (10 Gbit/
 PS_COUNTS, WORKERS = (1, 2, 4), (1, 2, 4, 8, 16)
 REAL_WORKERS, REAL_SIDE, REAL_VARIABLES = (1, 2, 4, 8), 1024, 4  # 4 MiB each.
 CLAIM = ('The bytes that a ps moves per step fall as 1/P. Workers are added without loss until the link of the fullest '
-         'ps is full; P times as many ps move that point P times as far.')
+         'ps is full; P ps carry almost P times as many steps.')
 
 
 class EmulatedPs:
