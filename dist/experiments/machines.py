@@ -49,10 +49,10 @@ def summarise(measured: float, batch: int, shares: Sequence[int]) -> Result:
     wires = {name: wire(shares, rate) for name, rate in NETWORKS.items()}
     emulated = (f'arithmetic: synchronous, {MACHINES} machines of {DEVICES} devices and {NUM_PS} ps on machines of '
                 'their own, nothing overlaps, averaging inside a machine costs nothing; measured are the bytes and '
-                f'the step of {batch} images that takes {measured:.2f} s here')
-    rows = [(name, both.once, both.once, *(speed_up(seconds, both.once) for seconds in (*EXAMPLES, measured)),
+                f'the processor time of a step of {batch} images here, {measured:.2f} s on every core')
+    rows = [(name, both.once, *(speed_up(seconds, both.once) for seconds in (*EXAMPLES, measured)),
              speed_up(EXAMPLES[1], both.repeated)) for name, both in wires.items()]
-    header = ('network', 'wire, s', 'even at a compute of, s', *(f'compute {seconds:g} s' for seconds in EXAMPLES),
+    header = ('network', 'wire, s; even at this compute', *(f'compute {seconds:g} s' for seconds in EXAMPLES),
               f'{measured:.2f} s (here)', f'{EXAMPLES[1]:g} s, each device pulls for itself')
     figure, (axis,) = figures.panels(
         ['16 devices on two machines against 8 in one'],

@@ -1,5 +1,6 @@
 """What this machine does: the weights of Inception v3 and how ps share them, and the time of a training step."""
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -45,7 +46,10 @@ def weights_per_ps(counts: Iterable[int], build_tower: Callable[[], object] = bu
 
 
 def step_seconds_here(batch_size: int, steps: int, size: int = 299) -> float:
-    """Median seconds of a training step of Inception v3 on one device of this machine, after two steps."""
+    """Median time of a training step of Inception v3 on this machine, after two steps.
+
+    It is the processor time of this process, spread over all cores, so that other programs do not count.
+    """
     placement = one_device()
 
     def loss_for(images: tf.Tensor, labels: tf.Tensor, tower: Tower) -> TowerLoss:
@@ -59,7 +63,7 @@ def step_seconds_here(batch_size: int, steps: int, size: int = 299) -> float:
             session.run(step.start_input)
             seconds = []
             for _ in range(steps + 2):
-                begun = time.monotonic()
+                begun = time.process_time()
                 session.run(step.train_op)
-                seconds.append(time.monotonic() - begun)
-    return statistics.median(seconds[2:])
+                seconds.append(time.process_time() - begun)
+    return statistics.median(seconds[2:]) / (os.cpu_count() or 1)
