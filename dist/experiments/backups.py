@@ -12,7 +12,7 @@ from dist.experiments.result import Request, Result, Table
 from dist.experiments.waiting import step_seconds
 from inception_mg.data.progress import progress
 
-NEEDED, SECONDS, CHANCE, FACTOR = 6, 0.15, 0.08, 5.0  # The cluster that runs.
+NEEDED, SECONDS, CHANCE, FACTOR = 6, 0.12, 0.08, 5.0  # The cluster that runs.
 # 50 workers and the update time of the published experiment: Abadi et al., "TensorFlow: A system for large-scale
 # machine learning", OSDI 2016, section 6.3 and figure 8. Distribution and ps cost are ours, chosen for its shape.
 LARGE, LARGE_SECONDS, LARGE_CHANCE, LARGE_FACTOR, LARGE_SPREAD, PS_COST = 50, 1.44, 0.025, 1.4, 0.005, 0.0087
@@ -23,7 +23,7 @@ CLAIM = ('A few backup workers shorten a synchronous update that stragglers dela
 
 def run(request: Request) -> Result:
     """NEEDED gradients per update and 0 to 3 (or 4) backups, for real; LARGE and 0 to MOST_BACKUPS, simulated."""
-    counts, updates = (range(5), 150) if request.full else (range(4), 40)
+    counts, updates = (range(5), 150) if request.full else (range(4), 70)
     measured = {}
     for backups in progress(counts, len(counts), 'backups', 'numbers of backups'):
         measured[backups] = measure(backups, updates)
@@ -65,6 +65,7 @@ def summarise(measured: dict[int, SyncPace]) -> Result:
                 f'N={LARGE} is simulated: order statistics of {LARGE_SECONDS:g} s +- {LARGE_SPREAD:.1%}, with '
                 f'probability {LARGE_CHANCE:.1%} {LARGE_FACTOR:g}x as long; {PS_COST * 1e3:g} ms of the ps per '
                 'worker')
+    most, peak = max(times), max(gains, key=gains.get)
     best, shortest = max(loaded_gains, key=loaded_gains.get), min(loaded, key=loaded.get)
     tables = [
         Table(('backups', 'update, s', 'simulated, s', 'normalised speed-up', 'gradients dropped'),
@@ -74,8 +75,8 @@ def summarise(measured: dict[int, SyncPace]) -> Result:
               [(b, loaded[b], loaded_gains[b], plain[b], plain_gains[b]) for b in loaded],
               f'Simulated: {LARGE} gradients per update')]
     return Result(CLAIM, tables, [
-        f'Run with {NEEDED} gradients per update: one backup takes an update from {times[0]:.2f} to {times[1]:.2f} s, '
-        f'a normalised speed-up of {gains[1]:.2f}.',
+        f'Run with {NEEDED} gradients per update: {most} backups take an update from {times[0]:.2f} to '
+        f'{times[most]:.2f} s; best normalised is {peak}, with a speed-up of {gains[peak]:.2f} per machine.',
         f'Simulated with {LARGE}: best normalised at {best} backups ({loaded_gains[best]:.3f}), shortest update at '
         f'{shortest}. Published for 50 workers: best normalised at 3, shortest at 4. That more backups make it longer '
         'again comes from the ps alone; order statistics only fall.'],

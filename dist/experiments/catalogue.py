@@ -26,10 +26,10 @@ class Experiment(NamedTuple):
 
 CATALOGUE = {
     'towers_equal': Experiment(towers_equal.run, 10),
-    'split_gain': Experiment(split_gain.run, 40),
-    'ps_bytes': Experiment(ps_bytes.run, 80),
+    'split_gain': Experiment(split_gain.run, 45),
+    'ps_bytes': Experiment(ps_bytes.run, 75),
     'stragglers': Experiment(stragglers.run, 80),
-    'backups': Experiment(backups.run, 60),
+    'backups': Experiment(backups.run, 90),
     'dead_worker': Experiment(dead_worker.run, 80, needs_data=True),
     'machines': Experiment(machines.run, 30),
     'staleness': Experiment(staleness.run, 110, needs_data=True),
