@@ -12,7 +12,7 @@ import dataclasses
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -49,12 +49,13 @@ def run_ps(cluster: Cluster, config: ClusterConfig, say: Say = print) -> int:
 
 
 def run_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
-               devices: DeviceConfig, run: RunConfig, config: ClusterConfig, say: Say = print) -> int:
+               devices: DeviceConfig, run: RunConfig, config: ClusterConfig, say: Say = print,
+               more_hooks: Sequence[v1.train.SessionRunHook] = ()) -> int:
     """Trains as one worker until run.max_steps and returns 0, or EXIT_SIGTERM after a signal.
 
     Worker 0, the chief, initialises, or resumes from run.train_dir, and alone writes there; the others may
-    leave it out. Raises UserError for whatever the user can mend, with EXIT_RETRY when the rest of the
-    cluster was lost.
+    leave it out. more_hooks: of the caller, after those of the loop. Raises UserError for whatever the user can
+    mend, with EXIT_RETRY when the rest of the cluster was lost.
     """
     aggregated = aggregated_replicas(cluster, config)
     source = train.open_training_data(data)
@@ -66,7 +67,8 @@ def run_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer
         server = start_server(cluster, machine.session_config, say)
         job = describe_job(cluster, source, data, model, optimizer, run, manner_of(cluster, config, aggregated))
         peers = Peers(cluster, job, config.start_timeout, config.lost_timeout, lambda: bool(stopper.signal_name), say)
-        task = _Worker(cluster, peers, machine, source, data, model, optimizer, run, config, aggregated, say)
+        task = _Worker(cluster, peers, machine, source, data, model, optimizer, run, config, aggregated, say,
+                       tuple(more_hooks))
         with tf.Graph().as_default(), taking_part(peers):
             task.work(server.target, stopper)
         say(f'{cluster.name} has left the job')
@@ -234,6 +236,7 @@ class _Worker:
     config: ClusterConfig
     aggregated: int
     say: Say
+    more_hooks: tuple[v1.train.SessionRunHook, ...] = ()
 
     def work(self, target: str, stopper: Stopper) -> None:
         """Builds this worker's graph and runs the loop, with sessions of the server at `target`."""
@@ -252,7 +255,8 @@ class _Worker:
                       self.trace_hook(step), *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
         beside = train.files_beside(self.run, self.source, self.data, self.model, stopper) if start else None
         with beside or contextlib.nullcontext():
-            train.run_steps(creator, loop_hooks, step.train_op, self.source.paths, start.checkpoint if start else '')
+            train.run_steps(creator, [*loop_hooks, *self.more_hooks], step.train_op, self.source.paths,
+                            start.checkpoint if start else '')
 
     def build(self) -> tuple[TrainStep, SyncReplicas | None]:
         """The step over this worker's towers and, if training is synchronous, what wraps its optimizer."""

@@ -4,6 +4,7 @@ import os
 
 from inception_mg.config import (
     COMPUTE_DTYPES,
+    EXPERIMENTS,
     EXPORT_FORMATS,
     FREEZE_POINTS,
     MINIMUM_IMAGE_SIZE,
@@ -19,6 +20,7 @@ from inception_mg.config import (
     DataConfig,
     DeviceConfig,
     EvalConfig,
+    ExperimentsConfig,
     ExportConfig,
     InGraphConfig,
     LaunchConfig,
@@ -172,6 +174,15 @@ def check_benchmark(benchmark: BenchmarkConfig) -> None:
         folder = os.path.dirname(getattr(benchmark, name)) or '.'
         if getattr(benchmark, name) and not os.access(folder, os.W_OK):
             raise FlagError(f'--{name}={getattr(benchmark, name)}: cannot write in {folder}')
+
+
+def check_experiments(config: ExperimentsConfig) -> None:
+    """Raises FlagError for a missing folder or the name of no experiment."""
+    if not config.output_directory:
+        raise FlagError('--output_directory is empty: name the folder for tables and figures')
+    for name in filter(None, config.only.split(',')):
+        if name.strip() not in EXPERIMENTS:
+            raise FlagError(f'--only={config.only}: {name.strip()!r} must be one of {", ".join(EXPERIMENTS)}')
 
 
 def _at_least(name: str, value, minimum) -> None:

@@ -18,6 +18,8 @@ FREEZE_POINTS = (  # Blocks of Inception v3 after its stem, in order.
     'mixed_8x8x2048b', 'logits')
 SOURCES = ('auto', '2016', 'slim', 'keras')
 EXPORT_FORMATS = ('saved_model', 'tflite', 'frozen_graph')
+EXPERIMENTS = (
+    'towers_equal', 'split_gain', 'ps_bytes', 'stragglers', 'backups', 'dead_worker', 'machines', 'staleness')
 
 
 def option(default, help_text: str, choices: tuple = ()):
@@ -280,3 +282,15 @@ class BenchmarkConfig:
         False, 'Images of 299 pixels, batches of 32 and 9 rounds, where their own flags say nothing.')
     json: str = option('', 'Write all figures to this file.')
     png: str = option('', 'Draw the ratios to this file.')
+
+
+@dataclasses.dataclass(frozen=True)
+class ExperimentsConfig:
+    """What scripts/experiments.py needs: which of the claims are run, and where the figures go."""
+
+    output_directory: str = option(
+        '', 'Where tables (experiments.json) and one PNG per experiment go; those of earlier calls stay.')
+    only: str = option('', f'Comma-separated names of the experiments to run: {", ".join(EXPERIMENTS)}. Default: all.')
+    full: bool = option(False, 'Longer runs, larger settings: about an hour for all instead of ten minutes.')
+    data_dir: str = option('', 'Records of build_image_data.py for dead_worker and staleness. Default: those of '
+                           'make_demo_data.py, made in --output_directory.')

@@ -22,7 +22,7 @@ def available() -> bool:
 def draw_training(losses: Mapping[int, float], rates: Mapping[int, float], precisions: Mapping[int, float],
                   title: str, output: str) -> None:
     """Draws step -> value: loss on the left axis, precision@1 on the right, the learning rate below."""
-    figure, (top, bottom) = _pyplot().subplots(2, 1, sharex=True, figsize=(9, 6), height_ratios=(4, 1),
+    figure, (top, bottom) = pyplot().subplots(2, 1, sharex=True, figsize=(9, 6), height_ratios=(4, 1),
                                                layout='constrained')
     for axis, values, colour, label in ((top, losses, _LOSS, 'training loss (with weight decay)'),
                                         (bottom, rates, _RATE, 'learning rate')):
@@ -33,24 +33,24 @@ def draw_training(losses: Mapping[int, float], rates: Mapping[int, float], preci
         _plot_precision(top.twinx(), precisions)
     top.set_title(title)
     bottom.set_xlabel('global_step')
-    _save(figure, output)
+    save(figure, output)
 
 
 def draw_precision(precisions: Mapping[int, float], title: str, output: str) -> None:
     """Draws precision@1 of evaluated checkpoints over their steps."""
-    figure, axis = _pyplot().subplots(figsize=(9, 4), layout='constrained')
+    figure, axis = pyplot().subplots(figsize=(9, 4), layout='constrained')
     _plot_precision(axis, precisions)
     axis.grid(alpha=0.3)
     axis.set_title(title)
     axis.set_xlabel('global_step')
-    _save(figure, output)
+    save(figure, output)
 
 
 def draw_confusion(confusion: np.ndarray, labels: Sequence[str], title: str, output: str) -> None:
     """Draws counts [classes, guesses] as shares of each class (row), with the counts in them if there is room."""
     rows, columns = confusion.shape
     side = min(16.0, 3.5 + 0.45 * max(rows, columns))
-    figure, axis = _pyplot().subplots(figsize=(side, side * 0.9), layout='constrained')
+    figure, axis = pyplot().subplots(figsize=(side, side * 0.9), layout='constrained')
     shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     image = axis.imshow(shares, cmap='Blues', vmin=0, vmax=1)
     figure.colorbar(image, ax=axis, label='share of the class', shrink=0.8)
@@ -63,7 +63,7 @@ def draw_confusion(confusion: np.ndarray, labels: Sequence[str], title: str, out
         for row, column in zip(*np.nonzero(confusion), strict=True):
             axis.text(column, row, confusion[row, column], ha='center', va='center', fontsize=8,
                       color='white' if shares[row, column] > 0.5 else 'black')
-    _save(figure, output)
+    save(figure, output)
 
 
 class Bars(NamedTuple):
@@ -81,14 +81,14 @@ def draw_bars(left: Bars, right: Sequence[Bars], title: str, output: str) -> Non
     one below the other. Panels without values are left out."""
     panels = [panel for panel in right if panel.values]
     rows = max(len(left.values), sum(len(panel.values) + 2 for panel in panels) - 2)
-    figure = _pyplot().figure(figsize=(12, 1.4 + 0.3 * rows), layout='constrained')
+    figure = pyplot().figure(figsize=(12, 1.4 + 0.3 * rows), layout='constrained')
     grid = figure.add_gridspec(len(panels) or 1, 2, height_ratios=[len(panel.values) + 0.5 for panel in panels] or [1])
     if left.values:
         _plot_bars(figure.add_subplot(grid[:, 0]), left)
     for row, panel in enumerate(panels):
         _plot_bars(figure.add_subplot(grid[row, 1]), panel)
     figure.suptitle(title, fontsize=10)
-    _save(figure, output)
+    save(figure, output)
 
 
 def _plot_bars(axis, panel: Bars) -> None:
@@ -121,7 +121,7 @@ def _points(values: Mapping[int, float]) -> tuple:
     return tuple(zip(*sorted(values.items()), strict=True)) or ((), ())
 
 
-def _pyplot():
+def pyplot():
     if not available():
         raise UserError('matplotlib is not installed: pip install ".[demo]"')
     import matplotlib
@@ -130,7 +130,7 @@ def _pyplot():
     return plt
 
 
-def _save(figure, output: str) -> None:
+def save(figure, output: str) -> None:
     """Saves the figure as PNG, so that a reader sees the old file or the new one."""
     folder, name = os.path.split(output)
     temporary = os.path.join(folder, f'.{name}.{os.getpid()}')
@@ -140,4 +140,4 @@ def _save(figure, output: str) -> None:
     except OSError as error:
         raise UserError(f'cannot write {output}: {error.strerror}') from None
     finally:
-        _pyplot().close(figure)
+        pyplot().close(figure)

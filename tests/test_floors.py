@@ -46,7 +46,7 @@ def name_of(path: pathlib.Path) -> str:
     return '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
 
 
-FILES = sorted([*ROOT.glob('inception_mg/**/*.py'), *ROOT.glob('dist/*.py')])
+FILES = sorted([*ROOT.glob('inception_mg/**/*.py'), *ROOT.glob('dist/**/*.py')])
 
 
 def wrong_arrows(name: str, imports: set[str]) -> list[str]:

@@ -40,6 +40,8 @@ def run(script: str, *flags: str, seconds: float = 60) -> subprocess.CompletedPr
     ('plot_training.py', [], 2, '--train_dir'),
     ('report.py', [], 2, 'either --all or --way'),
     ('report.py', ['--way=split_model', '--devices=1'], 2, '--devices=1'),
+    ('experiments.py', [], 2, '--output_directory is empty'),
+    ('experiments.py', ['--output_directory=/tmp/x', '--only=sleep'], 2, "'sleep' must be one of towers_equal"),
 ])
 def test_wrong_flags_get_one_line_that_names_them(script, flags, code, words):
     done = run(script, *flags, seconds=20)

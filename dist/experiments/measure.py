@@ -1,0 +1,69 @@
+"""What this machine does: the weights of Inception v3 and how ps share them, and the time of a training step."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+
+import tensorflow as tf
+
+from dist.experiments.random_images import random_images
+from inception_mg.config import DeviceConfig, ModelConfig, OptimizerConfig
+from inception_mg.model.losses import TowerLoss, inception_loss
+from inception_mg.placement import CPU, Tower, one_device
+from inception_mg.training.devices import session_config
+from inception_mg.training.towers import BalanceBytes, Variables
+from inception_mg.training.train_step import build_train_step
+
+v1 = tf.compat.v1
+NUM_OUTPUTS = 1001  # ImageNet's classes and the background.
+
+
+def build_inception(size: int = 299) -> None:
+    """A tower of Inception v3, for its variables alone."""
+    inception_loss(v1.placeholder(tf.float32, [1, size, size, 3]), v1.placeholder(tf.int32, [1]), NUM_OUTPUTS,
+                   ModelConfig())
+
+
+def weights_per_ps(counts: Iterable[int], build_tower: Callable[[], object] = build_inception) -> dict[int, list[int]]:
+    """Number of ps -> bytes of trained weights on each, as the ps strategy deals the variables of a network.
+
+    So many bytes a worker pulls from that ps in a step, and as many it pushes.
+    """
+    with tf.Graph().as_default() as graph:
+        variables = Variables([CPU])
+        with variables.on(CPU):
+            v1.train.create_global_step()
+            build_tower()
+        made = [op for op in graph.get_operations() if op.type == 'VarHandleOp']
+        trained = {v.op.name: v.shape.num_elements() * v.dtype.size for v in variables.trainable}
+    found = {}
+    for count in counts:
+        strategy, found[count] = BalanceBytes(count), [0] * count
+        for op in made:
+            found[count][strategy(op)] += trained.get(op.name, 0)
+    return found
+
+
+def step_seconds_here(batch_size: int, steps: int, size: int = 299) -> float:
+    """Median time of a training step of Inception v3 on this machine, after two steps.
+
+    It is the processor time of this process, spread over all cores, so that other programs do not count.
+    """
+    placement = one_device()
+
+    def loss_for(images: tf.Tensor, labels: tf.Tensor, tower: Tower) -> TowerLoss:
+        return inception_loss(images, labels, NUM_OUTPUTS, ModelConfig())
+
+    with tf.Graph().as_default():
+        step = build_train_step(placement, random_images(size, NUM_OUTPUTS), batch_size, loss_for, OptimizerConfig(),
+                                batch_size)
+        with v1.Session(config=session_config(DeviceConfig(), 1, on_gpus=False)) as session:
+            session.run(v1.global_variables_initializer())
+            session.run(step.start_input)
+            seconds = []
+            for _ in range(steps + 2):
+                begun = time.process_time()
+                session.run(step.train_op)
+                seconds.append(time.process_time() - begun)
+    return statistics.median(seconds[2:]) / (os.cpu_count() or 1)
