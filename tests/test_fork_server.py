@@ -30,28 +30,31 @@ def wait_text(log, text):
         time.sleep(0.05)
 
 
-def test_its_tasks_are_asked_to_end_when_nobody_is_left_to_ask_it(tmp_path):
+@pytest.fixture
+def started(tmp_path):
+    """A server of its own, its one task, which is running, and the task's log."""
     script, log = tmp_path / 'task.py', tmp_path / 'log'
     script.write_text(WAITS)
     server = ForkServer()
     task = server.start([sys.executable, str(script), 'one'], log, dict(os.environ))
     wait_text(log, 'argument one True')
+    return server, task, log
+
+
+def test_its_tasks_are_asked_to_end_when_nobody_is_left_to_ask_it(started):
+    server, task, log = started
     assert task.poll() is None
     server.close()
     wait_text(log, 'asked to end')
 
 
-def test_when_it_is_killed_its_tasks_count_as_lost(tmp_path):
-    script, log = tmp_path / 'task.py', tmp_path / 'log'
-    script.write_text(WAITS)
-    server = ForkServer()
-    task = server.start([sys.executable, str(script), 'two'], log, dict(os.environ))
-    wait_text(log, 'argument two True')
+def test_when_it_is_killed_its_tasks_count_as_lost(started):
+    server, task, log = started
     try:
         server._server.send_signal(signal.SIGKILL)
         assert task.wait(10) == -signal.SIGKILL
         with pytest.raises(UserError, match='import tensorflow'):
-            server.start([sys.executable, str(script), 'three'], log, dict(os.environ))
+            server.start([sys.executable, 'no.py'], log, dict(os.environ))
     finally:
         os.kill(task.pid, signal.SIGTERM)
     wait_text(log, 'asked to end')
