@@ -201,7 +201,8 @@ def build_finite(variables: Sequence[tf.Variable]) -> dict[str, tf.Tensor]:
     for variable in variables:
         if variable.dtype.is_floating:
             with tf.device(variable.device), tf.name_scope('finite'):
-                sums[variable.op.name] = tf.nn.l2_loss(variable.read_value())
+                value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+                sums[variable.op.name] = tf.nn.l2_loss(value)
     return sums
 
 

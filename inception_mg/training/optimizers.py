@@ -70,9 +70,21 @@ def build_averages_update(decay: float, averaged: Sequence[tf.Variable], global_
                 average = v1.get_variable(variable.op.name + AVERAGE, initializer=variable.initial_value,
                                           trainable=False, use_resource=True)
             with tf.name_scope('averages'):
-                moves.append(average.assign_sub(rest * (average.read_value() - variable.read_value()),
-                                                read_value=False))
+                moves.append(build_move(average, variable.handle, rest))
     return tf.group(*moves)
+
+
+def build_move(variable: tf.Variable, goal: tf.Tensor, share: tf.Tensor | float) -> tf.Operation:
+    """The operation that moves a float32 variable towards `goal` by a share of the way between them: variable <-
+    variable - share (variable - goal), beside the variable. goal: a value, or the handle of a variable.
+
+    A network has 580 such moves, and these are the fewest operations for one: graphs are quicker to build.
+    """
+    value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
+    if goal.dtype == tf.resource:
+        goal = tf.raw_ops.ReadVariableOp(resource=goal, dtype=tf.float32)
+    return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=share, delta=tf.subtract(value, goal),
+                                                   use_locking=True)
 
 
 class LossScale:

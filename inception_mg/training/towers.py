@@ -12,6 +12,7 @@ from inception_mg.model.layers import Statistic
 from inception_mg.model.losses import TowerLoss
 from inception_mg.placement import CPU, Placement, Tower, host_of
 from inception_mg.training import wire
+from inception_mg.training.optimizers import build_move
 
 v1 = tf.compat.v1
 DatasetFor = Callable[[int, int, int], tf.data.Dataset]  # (first_shard, num_shards, batch_size)
@@ -204,8 +205,7 @@ def build_statistics_update(statistics: Sequence[Statistic]) -> tf.Operation:
                             [variable.device for variable, *_ in statistics])
     for (variable, _, decay), value in zip(statistics, values, strict=True):
         with tf.device(variable.device), tf.name_scope('statistics'):
-            updates.append(variable.assign_sub((1 - decay) * (variable.read_value() - value),
-                                               read_value=False))
+            updates.append(build_move(variable, value, 1 - decay))
     return tf.group(*updates)
 
 
