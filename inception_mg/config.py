@@ -291,6 +291,6 @@ class ExperimentsConfig:
     output_directory: str = option(
         '', 'Where tables (experiments.json) and one PNG per experiment go; those of earlier calls stay.')
     only: str = option('', f'Comma-separated names of the experiments to run: {", ".join(EXPERIMENTS)}. Default: all.')
-    full: bool = option(False, 'Longer runs, larger settings: about an hour for all instead of ten minutes.')
+    full: bool = option(False, 'Longer runs, larger settings: much more than the nine minutes of all.')
     data_dir: str = option('', 'Records of build_image_data.py for dead_worker and staleness. Default: those of '
                            'make_demo_data.py, made in --output_directory.')
