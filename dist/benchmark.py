@@ -20,6 +20,7 @@ from inception_mg.benchmark_flops import count_flops
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.model.losses import TowerLoss, inception_loss
 from inception_mg.placement import in_graph
+from inception_mg.report.plan import bytes_of
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine
 from inception_mg.training.hooks import Stopper
@@ -98,7 +99,7 @@ def null_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimize
         first = [v1.global_variables_initializer(),
                  *(cell.write(tf.zeros(shape)) for cell, shape in zip(ready, shapes.values(), strict=True))]
         run = _Loop(graph, server.target, machine, first, step, [])
-    size = sum(variable.shape.num_elements() * variable.dtype.size for _, variable in step.gradients)
+    size = sum(bytes_of(variable) for _, variable in step.gradients)
     return Contender(run, {'unit': 'bytes', 'amount': 2 * size})
 
 

@@ -84,9 +84,9 @@ def _run(client: str, placement: Placement, step: TrainStep, target: str, config
 
 
 def _statistics(graph: tf.Graph) -> set[str]:
-    """Names of the variables that the graph's statistics updates move."""
-    return {operation.inputs[0].op.name for operation in graph.get_operations()
-            if operation.type == 'AssignSubVariableOp' and operation.name.startswith('statistics')}
+    """Names of the variables that the graph's statistics updates move, by whatever operation."""
+    moves = [operation for operation in graph.get_operations() if operation.name.startswith('statistics')]
+    return {move.inputs[0].op.name for move in moves if move.inputs and move.inputs[0].dtype == tf.resource}
 
 
 def inception_builder(images_per_tower: int, image_size: int, num_classes: int, model: ModelConfig) -> Build:

@@ -25,6 +25,7 @@ from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelCo
 from inception_mg.errors import FlagError
 from inception_mg.model.checkpoints import newest_checkpoint
 from inception_mg.placement import Placement, between_graph
+from inception_mg.report.plan import bytes_of
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, bfloat16_hint, local_machine
 from inception_mg.training.hooks import Stopper
@@ -187,7 +188,7 @@ def bytes_by_device(variables: Iterable[tf.Variable]) -> collections.Counter[str
     """Device -> bytes of the variables on it."""
     found: collections.Counter[str] = collections.Counter()
     for variable in variables:
-        found[variable.device] += variable.shape.num_elements() * variable.dtype.size
+        found[variable.device] += bytes_of(variable)
     return found
 
 

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
-from dist.experiments.random_images import random_images
-from inception_mg.config import DeviceConfig, ModelConfig, OptimizerConfig
-from inception_mg.model.losses import TowerLoss, inception_loss
-from inception_mg.placement import CPU, Tower, one_device
+from inception_mg.benchmark_contenders import NUM_OUTPUTS, build_step
+from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
+from inception_mg.model.losses import inception_loss
+from inception_mg.placement import CPU, one_device
+from inception_mg.report.plan import bytes_of
 from inception_mg.training.devices import session_config
 from inception_mg.training.towers import BalanceBytes, Variables
-from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
-NUM_OUTPUTS = 1001  # ImageNet's classes and the background.
 
 
 def build_inception(size: int = 299) -> None:
@@ -36,7 +35,7 @@ def weights_per_ps(counts: Iterable[int], build_tower: Callable[[], object] = bu
             v1.train.create_global_step()
             build_tower()
         made = [op for op in graph.get_operations() if op.type == 'VarHandleOp']
-        trained = {v.op.name: v.shape.num_elements() * v.dtype.size for v in variables.trainable}
+        trained = {v.op.name: bytes_of(v) for v in variables.trainable}
     found = {}
     for count in counts:
         strategy, found[count] = BalanceBytes(count), [0] * count
@@ -50,14 +49,9 @@ def step_seconds_here(batch_size: int, steps: int, size: int = 299) -> float:
 
     It is the processor time of this process, spread over all cores, so that other programs do not count.
     """
-    placement = one_device()
-
-    def loss_for(images: tf.Tensor, labels: tf.Tensor, tower: Tower) -> TowerLoss:
-        return inception_loss(images, labels, NUM_OUTPUTS, ModelConfig())
-
+    data = DataConfig(batch_size=batch_size, image_size=size)
     with tf.Graph().as_default():
-        step = build_train_step(placement, random_images(size, NUM_OUTPUTS), batch_size, loss_for, OptimizerConfig(),
-                                batch_size)
+        step = build_step(one_device(), data, ModelConfig(), OptimizerConfig())
         with v1.Session(config=session_config(DeviceConfig(), 1, on_gpus=False)) as session:
             session.run(v1.global_variables_initializer())
             session.run(step.start_input)

@@ -116,8 +116,8 @@ def devices_of(tower: Tower) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named or [tower.device]))
 
 
-def bytes_of(variable: tf.Variable) -> int:
-    """The size of a variable's value."""
+def bytes_of(variable: tf.Variable | tf.Tensor) -> int:
+    """The size of the value of a variable or tensor of known shape."""
     return variable.shape.num_elements() * variable.dtype.size
 
 

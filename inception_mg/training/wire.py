@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from inception_mg.placement import machine_of
+from inception_mg.report.plan import bytes_of
 
 SMALL = 1 << 18  # Bytes. Sending one more tensor costs the two machines about as much as copying this much.
 
@@ -24,7 +25,7 @@ def carry(values: Sequence[tf.Tensor], hosts: Sequence[str], devices: Sequence[s
             ways.setdefault(way, []).append(number)
     carried = list(values)
     for (host, device), numbers in ways.items():
-        small = [k for k in numbers if _bytes(values[k]) <= SMALL]
+        small = [k for k in numbers if bytes_of(values[k]) <= SMALL]
         for k in numbers:
             if k not in small or len(small) == 1:
                 with tf.device(host):  # From a GPU by way of its machine's CPU.
@@ -54,10 +55,6 @@ def crosses(host: str, device: str) -> bool:
     return machine_of(host) != machine_of(device)
 
 
-def _bytes(value: tf.Tensor) -> int:
-    return value.shape.num_elements() * value.dtype.size
-
-
 class Copies:
     """Copies of the weights on the hosts that compute with them, so that the way to them overlaps with computing.
 
@@ -85,7 +82,7 @@ class Copies:
                 with tf.device(variable.device):
                     values.append(variable.read_value())
             fetched = carry(values, [variable.device for variable, *_ in self._made],
-                                 [host for _, host, *_ in self._made], wire_dtype)
+                            [host for _, host, *_ in self._made], wire_dtype)
             fills, refills = [], []
             for (_, host, copy, read), value in zip(self._made, fetched, strict=True):
                 with tf.device(host):
