@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
+from dist.memory import keep_freed_memory
 from inception_mg.errors import FlagError, UserError
 
 JOBS = ('ps', 'worker', 'evaluator')
@@ -324,11 +325,13 @@ def session_config(cluster: Cluster, base=None):
 
 
 def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
-    """Starts and returns the tf.distribute.Server of this task; says who can reach it.
+    """Starts and returns the tf.distribute.Server of this task; says who can reach it. The process keeps the memory
+    that it frees from here on (dist/memory.py).
 
     Raises UserError in one line if the port cannot be had.
     """
     import tensorflow as tf
+    keep_freed_memory(os.environ)
     check_port(cluster.address, cluster.name)
     bypass_proxy(cluster, os.environ)
     spec = tf.train.ClusterSpec({job: {i: host for i, host in enumerate(hosts) if host}
