@@ -67,6 +67,13 @@ def test_gradients_and_statistics_go_in_one_piece_to_each_ps(target):
     assert count <= 3  # Gradients to either ps, and the statistic to one of them.
 
 
+def test_small_weights_come_in_one_piece_from_each_ps(target):
+    _, metadata, step = train(target, PLACEMENT, 0)
+    count, size = moved(metadata, '/job:ps', '/job:worker')
+    assert size == toy_model.WEIGHT_BYTES
+    assert count == 2 < len(step.gradients)
+
+
 def test_bfloat16_halves_the_bytes_of_weights_and_gradients(target):
     _, plain, _ = train(target, PLACEMENT, 0)
     losses_v, half, step = train(target, dataclasses.replace(PLACEMENT, wire_dtype='bfloat16'), 30)

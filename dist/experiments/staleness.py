@@ -139,6 +139,7 @@ class Watch:
                 step = v1.train.create_global_step()
                 loss = small_loss(tf.constant(images.images[:WATCHED]), tf.constant(images.labels[:WATCHED]),
                                   images.num_outputs)
+            variables.build_fetches()
             self._fetches = [step.read_value(), loss.parts['cross_entropy']]
             given = [variable.assign(weights[variable.op.name], read_value=False) for variable in variables.trainable]
         self._session, self.points, self._over = servers().session(graph, worker), [], threading.Event()

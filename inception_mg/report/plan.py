@@ -163,8 +163,9 @@ def _kind(producer: tf.Operation, users: Sequence[tf.Operation], weights: set[st
 
 
 def _variable_read(operation: tf.Operation) -> str:
-    """The name of the variable whose value this operation hands on unchanged; '' for others."""
-    while operation.type == 'Identity':
+    """The name of the variable whose value this operation hands on unchanged, or of the first of those that it hands
+    on in one piece; '' for others."""
+    while operation.type in ('Identity', 'Reshape', 'ConcatV2', 'SplitV'):
         operation = operation.inputs[0].op
     return operation.inputs[0].op.name if operation.type == 'ReadVariableOp' else ''
 

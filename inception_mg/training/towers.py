@@ -73,7 +73,7 @@ class Variables:
         self.frozen: list[tf.Variable] = []
         self._frozen_scopes = tuple(frozen_scopes)
         self._wire_dtype = wire_dtype
-        self._copies: wire.Copies | None = wire.Copies() if prefetch else None
+        self._ways: wire.Reads | wire.Copies = wire.Copies() if prefetch else wire.Reads()
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
         self._setter = _device_setter(devices)
@@ -106,19 +106,13 @@ class Variables:
         key = (variable.name, host)
         if key not in self._reads:
             with tf.device(None), tf.control_dependencies(None):
-                if self._copies:
-                    self._reads[key] = self._copies.read(variable, host)
-                else:
-                    with tf.device(variable.device):
-                        value = variable.read_value()
-                    self._reads[key] = wire.send(value, variable.device, host, self._wire_dtype,
-                                                 f'{variable.op.name}/read')
+                self._reads[key] = self._ways.read(variable, host)
         return self._reads[key]
 
     def build_fetches(self) -> tuple[list[tf.Operation], list[tf.Operation]]:
-        """Under prefetch, what fills the copies before the first step, and what fetches the weights of the next one
-        during each; else nothing."""
-        return self._copies.build_fetches(self._wire_dtype) if self._copies else ([], [])
+        """Lets what was read cross to the hosts; call it when all towers are built. Under prefetch, returns what fills
+        the copies before the first step, and what fetches the weights of the next one during each; else nothing."""
+        return self._ways.build_fetches(self._wire_dtype)
 
 
 def read_batches(placement: Placement, dataset_for: DatasetFor, batch_size: int

@@ -7,6 +7,8 @@ import tensorflow as tf
 from inception_mg.placement import machine_of
 from inception_mg.report.plan import bytes_of
 
+v1 = tf.compat.v1
+
 SMALL = 1 << 18  # Bytes. Sending one more tensor costs the two machines about as much as copying this much.
 
 
@@ -53,6 +55,43 @@ def send(value: tf.Tensor, host: str, device: str, dtype: str = 'float32', name:
 def crosses(host: str, device: str) -> bool:
     """Whether they are on different machines."""
     return machine_of(host) != machine_of(device)
+
+
+class Reads:
+    """Weights read by the hosts that compute with them, the small ones of a ps in one piece.
+
+    Which there are is known only when the towers are built. Until `build_fetches` a read has a placeholder in the
+    place of what arrives. (No public call replaces an operation's input; TensorFlow builds its loops by this one.)
+    """
+
+    def __init__(self):
+        self._made: list[tuple[tf.Variable, str, tf.Tensor]] = []  # Variable, host, what is read.
+
+    def read(self, variable: tf.Variable, host: str) -> tf.Tensor:
+        """The value of `variable` in this step."""
+        name = f'{variable.op.name}/read'
+        if not crosses(variable.device, host):
+            with tf.device(variable.device):
+                value = variable.read_value()
+            return send(value, variable.device, host, name=name)
+        with tf.device(host):
+            value = tf.identity(v1.placeholder(tf.float32, variable.shape, f'{variable.op.name}/arrived'), name=name)
+        self._made.append((variable, host, value))
+        return value
+
+    def build_fetches(self, wire_dtype: str) -> tuple[list[tf.Operation], list[tf.Operation]]:
+        """Lets the values cross. Nothing is left to do before the first step or beside each."""
+        values = []
+        with tf.control_dependencies(None), tf.name_scope('fetch'):
+            for variable, *_ in self._made:
+                with tf.device(variable.device):
+                    values.append(variable.read_value())
+            fetched = carry(values, [variable.device for variable, *_ in self._made],
+                            [host for _, host, _ in self._made], wire_dtype)
+        for (*_, read), value in zip(self._made, fetched, strict=True):
+            read.op._update_input(0, value)
+        self._made = []
+        return [], []
 
 
 class Copies:
