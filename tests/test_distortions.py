@@ -103,6 +103,16 @@ def test_colours_change_in_the_order_of_the_variant(variant, values):
     assert np.abs(image - other).max() > 0.01
 
 
+@pytest.mark.parametrize('variant,name', [(0, '_saturation_hue_contrast'), (1, '_contrast_saturation_hue')])
+def test_colours_without_a_compiler_are_the_same(variant, name, monkeypatch):
+    source = np.random.RandomState(9).uniform(-0.2, 1.2, (17, 23, 3)).astype(np.float32)
+    values = (-0.1, 1.5, 0.17, 1.3)
+    monkeypatch.setattr(distortions, name, getattr(distortions, name).python_function)
+    image = _run(lambda: distortions.distort_colours(source, distortions.Colours(*map(tf.constant, values)), variant))
+    wanted = _run(lambda: _colour_steps(source, *values, even=variant == 0))
+    np.testing.assert_allclose(image, wanted, atol=1e-5)
+
+
 @pytest.mark.parametrize('height,width', [(1, 1), (7, 13), (100, 75), (299, 299), (500, 375)])
 def test_nearest_pixels_are_those_of_the_resizing(height, width):
     source = np.random.RandomState(8).uniform(0, 1, (height, width, 3)).astype(np.float32)

@@ -18,7 +18,7 @@ NUM_VARIANTS = 4
 CENTRAL_FRACTION = 0.875
 
 _RESIZE = tf.compat.v1.image.ResizeMethod
-_METHODS = (_RESIZE.BILINEAR, _RESIZE.NEAREST_NEIGHBOR, _RESIZE.BICUBIC, _RESIZE.AREA)
+METHODS = (_RESIZE.BILINEAR, _RESIZE.NEAREST_NEIGHBOR, _RESIZE.BICUBIC, _RESIZE.AREA)
 
 
 class Colours(NamedTuple):
@@ -95,7 +95,7 @@ def resize_by_variant(image: tf.Tensor, image_size: int, variant: tf.Tensor) -> 
     Variant 0 is bilinear, 1 nearest neighbour, 2 bicubic (which overshoots [0, 1]), 3 area.
     """
     return tf.switch_case(tf.cast(variant, tf.int32), [
-        lambda method=method: _resize(image, image_size, method) for method in _METHODS])
+        lambda method=method: _resize(image, image_size, method) for method in METHODS])
 
 
 def distort_colours(image: tf.Tensor, colours: Colours, variant: tf.Tensor) -> tf.Tensor:
