@@ -171,6 +171,11 @@ def input_2016(data: config.DataConfig) -> Contender:
     from inception_mg.training.train import open_training_data
     source = open_training_data(data)
 
+    def resize(image, variant):
+        ways = [lambda method=method: tf.compat.v1.image.resize_images(image, [data.image_size] * 2, method)
+                for method in distortions.METHODS]
+        return tf.ensure_shape(tf.switch_case(variant, ways), [data.image_size, data.image_size, 3])
+
     def colours(image, order: int):
         image = tf.image.random_brightness(image, 32 / 255)
         if order:
@@ -187,7 +192,7 @@ def input_2016(data: config.DataConfig) -> Contender:
             tf.shape(image), record.bbox, min_object_covered=0.1, aspect_ratio_range=[0.75, 1.33],
             area_range=[0.05, 1.0], max_attempts=100, use_image_if_no_bounding_boxes=True)
         variant = tf.cast(number % distortions.NUM_VARIANTS, tf.int32)
-        image = distortions.resize_by_variant(tf.slice(image, begin, size), data.image_size, variant)
+        image = resize(tf.slice(image, begin, size), variant)
         image = tf.image.random_flip_left_right(image)
         image = tf.cond(variant % 2 > 0, lambda: colours(image, 1), lambda: colours(image, 0))
         return (image - 0.5) * 2, record.label

@@ -73,7 +73,7 @@ def _colours(**changes) -> distortions.Colours:
 def test_each_change_of_colour_equals_the_2016_release(change, key, variant):
     source = np.random.RandomState(5).uniform(0, 1, (4, 4, 3)).astype(np.float32)
     image = _run(lambda: distortions.distort_colours(source, _colours(**change), variant))
-    np.testing.assert_allclose(image[0, 0], np.clip(FIGURES['colours'][key], 0, 1), atol=2e-6)
+    np.testing.assert_allclose(image[0, 0], np.clip(FIGURES['colours'][key], 0, 1) * 2 - 1, atol=4e-6)
 
 
 def _colour_steps(x, brightness: float, saturation: float, hue: float, contrast: float, even: bool):
@@ -87,7 +87,7 @@ def _colour_steps(x, brightness: float, saturation: float, hue: float, contrast:
         x = tf.image.adjust_contrast(x, contrast)
         x = tf.image.adjust_saturation(x, saturation)
         x = tf.image.adjust_hue(x, hue)
-    return tf.clip_by_value(x, 0.0, 1.0)
+    return tf.clip_by_value(x, 0.0, 1.0) * 2.0 - 1.0
 
 
 @pytest.mark.parametrize('variant', range(distortions.NUM_VARIANTS))
@@ -101,6 +101,25 @@ def test_colours_change_in_the_order_of_the_variant(variant, values):
     other = _run(lambda: _colour_steps(source, *values, even=variant % 2 == 1))
     np.testing.assert_allclose(image, wanted, atol=1e-5)
     assert np.abs(image - other).max() > 0.01
+
+
+@pytest.mark.parametrize('variant,name', [(0, '_saturation_hue_contrast'), (1, '_contrast_saturation_hue')])
+def test_colours_without_a_compiler_are_the_same(variant, name, monkeypatch):
+    source = np.random.RandomState(9).uniform(-0.2, 1.2, (17, 23, 3)).astype(np.float32)
+    values = (-0.1, 1.5, 0.17, 1.3)
+    monkeypatch.setattr(distortions, name, getattr(distortions, name).python_function)
+    image = _run(lambda: distortions.distort_colours(source, distortions.Colours(*map(tf.constant, values)), variant))
+    wanted = _run(lambda: _colour_steps(source, *values, even=variant == 0))
+    np.testing.assert_allclose(image, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize('height,width', [(1, 1), (7, 13), (100, 75), (299, 299), (500, 375)])
+def test_nearest_pixels_are_those_of_the_resizing(height, width):
+    source = np.random.RandomState(8).uniform(0, 1, (height, width, 3)).astype(np.float32)
+    for size in (75, 299):
+        image = _run(distortions.resize_by_variant, source, size, 1)
+        wanted = _run(lambda size=size: tf.compat.v1.image.resize_nearest_neighbor(source[None], [size, size])[0])
+        np.testing.assert_array_equal(image, wanted)
 
 
 @pytest.mark.parametrize('name', IMAGES)
