@@ -58,7 +58,8 @@ def test_every_end_point(evaluated):
         assert list(value.shape) == expected['shape'], name
         found = [value.mean(), value.std(), value.min(), value.max(), *value.ravel()[:8]]
         figures = [expected[key] for key in ('mean', 'std', 'min', 'max')] + expected['first8']
-        np.testing.assert_allclose(found, figures, rtol=3e-5, atol=1e-6, err_msg=name)
+        # Sums in another order differ by shares of the values of the whole point, however small one of them is.
+        np.testing.assert_allclose(found, figures, rtol=3e-5, atol=1e-5 * expected['std'], err_msg=name)
 
 
 class Run:

@@ -219,3 +219,10 @@ def test_bytes_are_balanced_over_devices(ps):
         for v in v1.global_variables():
             balance(v.handle.op)
     assert max(balance.loads) <= 1.2 * sum(balance.loads) / ps
+
+
+@pytest.mark.parametrize('branches, convolutions', [(('',), 68), (tuple(D[1:3]), 96)])
+def test_the_branches_of_a_block_begin_with_one_product_on_one_device(branches, convolutions):
+    with tf.Graph().as_default() as graph:
+        inception_v3(tf.zeros([2, 107, 107, 3]), 6, Layers(True, width=0.1), branches=branches)
+        assert [op.type for op in graph.get_operations()].count('Conv2D') == convolutions

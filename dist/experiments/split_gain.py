@@ -45,12 +45,10 @@ class CountingLayers(Layers):
 
     costs: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def conv(self, net, channels, kernel, stride=1, padding='SAME', stddev=0.1, scope='Conv'):
+    def activate(self, net, made):
         """As in Layers."""
-        out = super().conv(net, channels, kernel, stride, padding, stddev, scope)
-        self.costs[scope_of(scope)] = (out.shape[1] * out.shape[2] * out.shape[3]
-                                       * kernel[0] * kernel[1] * net.shape[3])
-        return out
+        self.costs[v1.get_variable_scope().name] = net.shape[1] * net.shape[2] * made.kernel.shape.num_elements()
+        return super().activate(net, made)
 
 
 @dataclasses.dataclass
@@ -61,22 +59,16 @@ class WaitingLayers(Layers):
     devices: dict[str, Busy] = dataclasses.field(default_factory=lambda: collections.defaultdict(Busy))
     spans: list[Span] = dataclasses.field(default_factory=list)
 
-    def conv(self, net, channels, kernel, stride=1, padding='SAME', stddev=0.1, scope='Conv'):
-        """As in Layers, and waits on the device that the placement gave it."""
-        out = super().conv(net, channels, kernel, stride, padding, stddev, scope)
-        name, device = scope_of(scope), out.device
+    def activate(self, net, made):
+        """As in Layers, and waits on the device that the placement gave the convolution."""
+        out = super().activate(net, made)
+        name, device = v1.get_variable_scope().name, out.device
         busy = self.devices[device]
 
         def hold() -> None:
             self.spans.append(Span(device, block_of(name), *busy.hold(self.seconds[name])))
 
         return build_wait(out, hold)
-
-
-def scope_of(scope: str) -> str:
-    """Full name of a layer."""
-    outer = v1.get_variable_scope().name
-    return f'{outer}/{scope}' if outer else scope
 
 
 def block_of(name: str) -> str:

@@ -6,17 +6,16 @@ width 1. The network can be split over devices in two ways that combine: `stages
 blocks on different devices, `branches` the branches of each block.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from inception_mg.config import MINIMUM_IMAGE_SIZE
 from inception_mg.errors import UserError
-from inception_mg.model.layers import Layers, avg_pool, max_pool
+from inception_mg.model.layers import ConvVariables, Layers, avg_pool, max_pool
 
 v1 = tf.compat.v1
-Branch = Callable[[tf.Tensor], tf.Tensor]
 
 # Multiply-adds of each block for one 299 x 299 image at width 1, in millions, counted from the
 # shapes below: where to cut the network into stages of equal work.
@@ -122,6 +121,30 @@ def _aux_head(net: tf.Tensor, num_outputs: int, layers: Layers) -> tf.Tensor:
         return layers.fully_connected(_flatten(net), num_outputs, stddev=0.001)
 
 
+class _Branch(NamedTuple):
+    """Convolutions (channels, height, width), named Conv, Conv_1, ...
+
+    pool: averages beside the first of them, which is 1 x 1. reduce: the last one halves the grid. fan: it ends in a
+    1x3 and a 3x1 convolution side by side, of `fan` channels each.
+    """
+
+    convs: Sequence[tuple[int, int, int]]
+    pool: bool = False
+    reduce: bool = False
+    fan: int = 0
+
+    def has_head(self) -> bool:
+        """Whether it begins with a 1 x 1 convolution."""
+        return bool(self.convs) and self.convs[0][1:] == (1, 1)
+
+    def names(self) -> list[str]:
+        """The scopes of its convolutions."""
+        return ['Conv', *(f'Conv_{number}' for number in range(1, len(self.convs) + 2 * bool(self.fan)))]
+
+
+_MAX_POOL = _Branch(())
+
+
 class _Blocks:
     """The five kinds of Inception block, each a list of branches that are concatenated."""
 
@@ -130,73 +153,109 @@ class _Blocks:
         self._layers, self._branches, self._on_stage, self._points = layers, branches, on_stage, points
 
     def grid35(self, name: str, net: tf.Tensor, pool_channels: int) -> tf.Tensor:
-        chain = self._chain
         return self._concat(name, net, {
-            'branch1x1': chain((64, 1, 1)),
-            'branch5x5': chain((48, 1, 1), (64, 5, 5)),
-            'branch3x3dbl': chain((64, 1, 1), (96, 3, 3), (96, 3, 3)),
-            'branch_pool': chain((pool_channels, 1, 1), first=avg_pool)})
+            'branch1x1': _Branch([(64, 1, 1)]),
+            'branch5x5': _Branch([(48, 1, 1), (64, 5, 5)]),
+            'branch3x3dbl': _Branch([(64, 1, 1), (96, 3, 3), (96, 3, 3)]),
+            'branch_pool': _Branch([(pool_channels, 1, 1)], pool=True)})
 
     def to_grid17(self, name: str, net: tf.Tensor) -> tf.Tensor:
         return self._concat(name, net, {
-            'branch3x3': self._chain((384, 3, 3), reduce=True),
-            'branch3x3dbl': self._chain((64, 1, 1), (96, 3, 3), (96, 3, 3), reduce=True),
-            'branch_pool': max_pool})
+            'branch3x3': _Branch([(384, 3, 3)], reduce=True),
+            'branch3x3dbl': _Branch([(64, 1, 1), (96, 3, 3), (96, 3, 3)], reduce=True),
+            'branch_pool': _MAX_POOL})
 
     def grid17(self, name: str, net: tf.Tensor, channels: int) -> tf.Tensor:
-        chain, c = self._chain, channels
+        c = channels
         return self._concat(name, net, {
-            'branch1x1': chain((192, 1, 1)),
-            'branch7x7': chain((c, 1, 1), (c, 1, 7), (192, 7, 1)),
-            'branch7x7dbl': chain((c, 1, 1), (c, 7, 1), (c, 1, 7), (c, 7, 1), (192, 1, 7)),
-            'branch_pool': chain((192, 1, 1), first=avg_pool)})
+            'branch1x1': _Branch([(192, 1, 1)]),
+            'branch7x7': _Branch([(c, 1, 1), (c, 1, 7), (192, 7, 1)]),
+            'branch7x7dbl': _Branch([(c, 1, 1), (c, 7, 1), (c, 1, 7), (c, 7, 1), (192, 1, 7)]),
+            'branch_pool': _Branch([(192, 1, 1)], pool=True)})
 
     def to_grid8(self, name: str, net: tf.Tensor) -> tf.Tensor:
         return self._concat(name, net, {
-            'branch3x3': self._chain((192, 1, 1), (320, 3, 3), reduce=True),
-            'branch7x7x3': self._chain((192, 1, 1), (192, 1, 7), (192, 7, 1), (192, 3, 3), reduce=True),
-            'branch_pool': max_pool})
+            'branch3x3': _Branch([(192, 1, 1), (320, 3, 3)], reduce=True),
+            'branch7x7x3': _Branch([(192, 1, 1), (192, 1, 7), (192, 7, 1), (192, 3, 3)], reduce=True),
+            'branch_pool': _MAX_POOL})
 
     def grid8(self, name: str, net: tf.Tensor) -> tf.Tensor:
         return self._concat(name, net, {
-            'branch1x1': self._chain((320, 1, 1)),
-            'branch3x3': self._chain((384, 1, 1), fan=384),
-            'branch3x3dbl': self._chain((448, 1, 1), (384, 3, 3), fan=384),
-            'branch_pool': self._chain((192, 1, 1), first=avg_pool)})
+            'branch1x1': _Branch([(320, 1, 1)]),
+            'branch3x3': _Branch([(384, 1, 1)], fan=384),
+            'branch3x3dbl': _Branch([(448, 1, 1), (384, 3, 3)], fan=384),
+            'branch_pool': _Branch([(192, 1, 1)], pool=True)})
 
-    def _concat(self, name: str, net: tf.Tensor, branches: dict[str, Branch]) -> tf.Tensor:
+    def _concat(self, name: str, net: tf.Tensor, branches: dict[str, _Branch]) -> tf.Tensor:
         """Runs each branch on its device and joins their channels on the block's own."""
+        devices = {scope: self._branches[number % len(self._branches)] for number, scope in enumerate(branches)}
         with v1.variable_scope(name), tf.device(self._on_stage[name]):
+            made = {}
+            for scope, branch in branches.items():
+                with v1.variable_scope(scope, auxiliary_name_scope=False), tf.device(devices[scope]):
+                    made[scope] = self._variables(branch, net.shape[-1])
+            kernels = {scope: made[scope][0].kernel for scope, branch in branches.items() if branch.has_head()}
+            heads = self._heads(net, kernels, devices)
             outputs = []
-            for number, (scope, branch) in enumerate(branches.items()):
-                device = self._branches[number % len(self._branches)]
-                with v1.variable_scope(scope), tf.device(device):
-                    outputs.append(branch(net))
+            for scope, branch in branches.items():
+                with v1.variable_scope(scope), tf.device(devices[scope]):
+                    outputs.append(self._run(branch, made[scope], net, heads.get(scope)))
             self._points[name] = tf.concat(outputs, axis=3)
         return self._points[name]
 
-    def _chain(self, *convs: tuple[int, int, int], first: Branch | None = None, reduce: bool = False,
-               fan: int = 0) -> Branch:
-        """A branch: `first`, then convolutions (channels, height, width) named Conv, Conv_1, ...
+    def _variables(self, branch: _Branch, channels: int) -> list[ConvVariables]:
+        """The variables of a branch, in the release's order."""
+        shapes = []
+        for outputs, height, width in branch.convs:
+            shapes.append([height, width, channels, self._layers.depth(outputs)])
+            channels = shapes[-1][-1]
+        if branch.fan:
+            shapes += [[*kernel, channels, self._layers.depth(branch.fan)] for kernel in ((1, 3), (3, 1))]
+        made = []
+        for name, shape in zip(branch.names() if shapes else [], shapes, strict=True):
+            with v1.variable_scope(name, auxiliary_name_scope=False):
+                made.append(self._layers.conv_variables(shape))
+        return made
 
-        reduce: the last one halves the grid. fan: it ends in a 1x3 and a 3x1 convolution side by
-        side, of `fan` channels each.
+    def _heads(self, net: tf.Tensor, kernels: dict[str, tf.Tensor], devices: dict[str, str]) -> dict[str, tf.Tensor]:
+        """The products of those branches that begin with a 1 x 1 convolution.
+
+        On one device they are a single product, several times as wide: `net` is read once, and its gradient is no sum
+        of four.
         """
-        names = ['Conv'] + [f'Conv_{number}' for number in range(1, len(convs) + 2)]
+        if len(set(devices.values())) > 1 or len(kernels) < 2:
+            products = {}
+            for scope, kernel in kernels.items():
+                with tf.device(devices[scope]), tf.name_scope(scope):
+                    products[scope] = self._layers.product(net, kernel)
+            return products
+        with tf.name_scope('heads'), tf.device(devices[next(iter(kernels))]):
+            product = self._layers.product(net, tf.concat(list(kernels.values()), axis=3))
+            parts = tf.split(product, [kernel.shape[3] for kernel in kernels.values()], axis=3)
+        return dict(zip(kernels, parts, strict=True))
 
-        def branch(net: tf.Tensor) -> tf.Tensor:
-            net = first(net) if first else net
-            for number, (channels, height, width) in enumerate(convs):
-                halve = reduce and number == len(convs) - 1
-                net = self._layers.conv(net, channels, [height, width], stride=2 if halve else 1,
-                                        padding='VALID' if halve else 'SAME', scope=names[number])
-            if fan:
-                wide, tall = names[len(convs):len(convs) + 2]
-                net = tf.concat([self._layers.conv(net, fan, [1, 3], scope=wide),
-                                 self._layers.conv(net, fan, [3, 1], scope=tall)], axis=3)
-            return net
-
-        return branch
+    def _run(self, branch: _Branch, made: Sequence[ConvVariables], net: tf.Tensor, head: tf.Tensor | None) -> tf.Tensor:
+        """A branch on `net`; head: the product of its first convolution, if that is 1 x 1."""
+        if not branch.convs:
+            return max_pool(net)
+        names, last = branch.names(), len(branch.convs) - 1
+        for number, conv in enumerate(made[:last + 1]):
+            halve = branch.reduce and number == last
+            with v1.variable_scope(names[number]):
+                if number or head is None:
+                    net = self._layers.product(net, conv.kernel, 2 if halve else 1, 'VALID' if halve else 'SAME')
+                else:
+                    # The release averages before this convolution. One is linear over pixels and the other over
+                    # channels, so they may change places, and afterwards there are fewer channels to average.
+                    net = avg_pool(head) if branch.pool else head
+                net = self._layers.activate(net, conv)
+        if branch.fan:
+            ends = []
+            for name, conv in zip(names[last + 1:], made[last + 1:], strict=True):
+                with v1.variable_scope(name):
+                    ends.append(self._layers.activate(self._layers.product(net, conv.kernel), conv))
+            net = tf.concat(ends, axis=3)
+        return net
 
 
 def _stage_devices(stages: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,20 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from inception_mg.model.batch_norm import batch_norm_relu
+from inception_mg.model.convolution import conv2d
+
 v1 = tf.compat.v1
+
+
+class ConvVariables(NamedTuple):
+    """What a convolution with batch normalisation knows. kernel: the weights as read, in the compute dtype, [height,
+    width, in, out]; the others float32 [out]."""
+
+    kernel: tf.Tensor
+    beta: tf.Tensor
+    mean: tf.Variable
+    variance: tf.Variable
 
 
 class Statistic(NamedTuple):
@@ -58,33 +71,40 @@ class Layers:
         scope/weights [kernel, in, out] and scope/BatchNorm/{beta, moving_mean, moving_variance}.
         """
         with v1.variable_scope(scope):
-            shape = [*kernel, net.shape[-1], self.depth(channels)]
-            weights = self._weights(shape, stddev)
-            net = tf.nn.conv2d(net, tf.cast(weights, net.dtype), stride, padding)
-            return tf.nn.relu(self.batch_norm(net))
+            made = self.conv_variables([*kernel, net.shape[-1], self.depth(channels)], stddev)
+            return self.activate(self.product(net, made.kernel, stride, padding), made)
 
-    def batch_norm(self, net: tf.Tensor) -> tf.Tensor:
-        """Normalises over all but the last dimension of [batch, height, width, channels].
-
-        There is a beta but no gamma. In training, the biased variance of the batch normalises, and
-        also enters the moving variance (no Bessel correction, as in 2016).
-        """
-        channels = net.shape[-1]
-        with v1.variable_scope('BatchNorm'):
-            beta = v1.get_variable('beta', [channels], tf.float32, v1.zeros_initializer())
-            mean = v1.get_variable('moving_mean', [channels], tf.float32, v1.zeros_initializer(),
-                                   trainable=False)
-            variance = v1.get_variable('moving_variance', [channels], tf.float32, v1.ones_initializer(),
+    def conv_variables(self, shape: Sequence[int], stddev: float = 0.1) -> ConvVariables:
+        """The variables of a convolution with a kernel of `shape`, [height, width, in, out], in the scope around."""
+        kernel = tf.cast(self._weights(shape, stddev), self.compute_dtype)
+        with v1.variable_scope('BatchNorm', auxiliary_name_scope=False):
+            beta = v1.get_variable('beta', shape[-1:], tf.float32, v1.zeros_initializer())
+            mean = v1.get_variable('moving_mean', shape[-1:], tf.float32, v1.zeros_initializer(), trainable=False)
+            variance = v1.get_variable('moving_variance', shape[-1:], tf.float32, v1.ones_initializer(),
                                        trainable=False)
-            gamma = tf.ones([channels], tf.float32)
+        return ConvVariables(kernel, beta, mean, variance)
+
+    def product(self, net: tf.Tensor, kernel: tf.Tensor, stride: int = 1, padding: str = 'SAME') -> tf.Tensor:
+        """The convolution of `net` with a kernel of conv_variables, and nothing else."""
+        return (conv2d if self.is_training else tf.nn.conv2d)(net, kernel, stride, padding)
+
+    def activate(self, net: tf.Tensor, made: ConvVariables) -> tf.Tensor:
+        """What follows a convolution's product, in the scope of its variables: batch normalisation, ReLU.
+
+        Normalises over all but the last dimension of [batch, height, width, channels]. There is a beta but no gamma.
+        In training, the biased variance of the batch normalises, and also enters the moving variance (no Bessel
+        correction, as in 2016).
+        """
+        with tf.name_scope('BatchNorm'):
+            gamma = tf.ones(made.beta.shape, tf.float32)
             if not self.is_training or self._is_frozen():
-                return v1.nn.fused_batch_norm(net, gamma, beta, mean=mean, variance=variance,
-                                              epsilon=self.batch_norm_epsilon, is_training=False)[0]
-            net, batch_mean, batch_variance = v1.nn.fused_batch_norm(
-                net, gamma, beta, epsilon=self.batch_norm_epsilon, is_training=True)
-            batch_variance *= _bessel_inverse(net.shape[:-1].num_elements())
-        self.statistics.append(Statistic(mean, batch_mean, self.batch_norm_decay))
-        self.statistics.append(Statistic(variance, batch_variance, self.batch_norm_decay))
+                return tf.nn.relu(v1.nn.fused_batch_norm(
+                    net, gamma, made.beta, mean=made.mean, variance=made.variance, epsilon=self.batch_norm_epsilon,
+                    is_training=False)[0])
+            net, mean, variance = batch_norm_relu(net, gamma, made.beta, self.batch_norm_epsilon)
+            variance *= _bessel_inverse(net.shape[:-1].num_elements())
+        self.statistics.append(Statistic(made.mean, mean, self.batch_norm_decay))
+        self.statistics.append(Statistic(made.variance, variance, self.batch_norm_decay))
         return net
 
     def fully_connected(self, net: tf.Tensor, outputs: int, stddev: float = 0.01,
