@@ -13,6 +13,7 @@ import tensorflow as tf
 from inception_mg.errors import UserError
 from inception_mg.model.checkpoints import newest_checkpoint, step_of
 from inception_mg.run_state import STOP_FILE, stop_request
+from inception_mg.training.nodes import Nodes
 from inception_mg.training.train_step import TrainStep
 
 v1 = tf.compat.v1
@@ -197,13 +198,17 @@ def build_finite(variables: Sequence[tf.Variable]) -> dict[str, tf.Tensor]:
     Half the sum of squares: two operations for a variable instead of a dozen, and no value of a training that goes
     well comes near 1e19, where the square overflows.
     """
-    sums = {}
+    nodes, graph, sums = Nodes(), v1.get_default_graph(), {}
+    with tf.name_scope('finite') as scope:
+        pass
     for variable in variables:
         if variable.dtype.is_floating:
-            with tf.device(variable.device), tf.name_scope('finite'):
-                value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-                sums[variable.op.name] = tf.nn.l2_loss(value)
-    return sums
+            name = f'{scope}{variable.op.name}'
+            value = nodes.add_float('ReadVariableOp', f'{name}/value', variable.device,
+                                    [nodes.given(variable.handle)], 'dtype')
+            sums[variable.op.name] = nodes.add_float('L2Loss', name, variable.device, [value])
+    nodes.build()
+    return {name: graph.get_operation_by_name(total).outputs[0] for name, total in sums.items()}
 
 
 def duration(seconds: float) -> str:

@@ -1,11 +1,12 @@
 """RMSProp with its schedule, the moving averages that follow it, and loss scaling for float16."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig
 from inception_mg.model.checkpoints import AVERAGE
+from inception_mg.training.nodes import Nodes
 
 v1 = tf.compat.v1
 GradientsAndVariables = Iterable[tuple[tf.Tensor, tf.Variable]]
@@ -27,8 +28,27 @@ def build_learning_rate(config: OptimizerConfig, global_step: tf.Variable, image
 
 def build_optimizer(config: OptimizerConfig, learning_rate: tf.Tensor) -> v1.train.Optimizer:
     """RMSProp as inception_train.py has it: decay 0.9, momentum 0.9, epsilon 1."""
-    return v1.train.RMSPropOptimizer(learning_rate, config.rmsprop_decay, config.rmsprop_momentum,
-                                     config.rmsprop_epsilon)
+    return RMSProp(learning_rate, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
+
+
+class RMSProp(v1.train.RMSPropOptimizer):
+    """TensorFlow's RMSProp, whose slots are made all at once (see Nodes)."""
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        nodes = Nodes()
+        for variable in var_list:
+            # The names and the initial values that the class gives them.
+            for slot, value in ((f'{variable.op.name}/RMSProp', 1.0), (f'{variable.op.name}/RMSProp_1', 0.0)):
+                initial = nodes.add_value(value, variable.shape, f'{slot}/Initializer', variable.device)
+                nodes.add_variable(slot, variable.device, variable.shape, initial)
+        made = nodes.build()
+
+        def made_or_new(getter: Callable, name: str, *args, **kwargs) -> tf.Variable:
+            name = name.removesuffix('/')
+            return made[name] if name in made else getter(name, *args, **kwargs)
+
+        with v1.variable_scope(v1.get_variable_scope(), custom_getter=made_or_new):
+            super()._create_slots(var_list)
 
 
 class AveragedOptimizer:
@@ -60,31 +80,43 @@ def build_averages_update(decay: float, averaged: Sequence[tf.Variable], global_
     class asks with a conditional for each of the 388 whether its variable is initialised, which takes as
     long to build as both towers of the network; starting from the same initial value needs none.
     """
-    with tf.device(global_step.device), tf.name_scope('averages'):
+    with tf.name_scope('averages') as scope, tf.device(global_step.device):
         updates = tf.cast(global_step.read_value(), tf.float32)
         rest = 1 - tf.minimum(decay, (1 + updates) / (10 + updates))
-    moves = []
-    for variable in averaged:
-        with tf.device(None), tf.device(variable.device):
-            with tf.control_dependencies(None):
-                average = v1.get_variable(variable.op.name + AVERAGE, initializer=variable.initial_value,
-                                          trainable=False, use_resource=True)
-            with tf.name_scope('averages'):
-                moves.append(build_move(average, variable.handle, rest))
-    return tf.group(*moves)
+    nodes = Nodes()
+    names = [nodes.add_variable(variable.op.name + AVERAGE, variable.device, variable.shape,
+                                nodes.given(variable.initial_value)) for variable in averaged]
+    made = nodes.build()
+    return build_moves([(made[name], variable, rest) for name, variable in zip(names, averaged, strict=True)],
+                       scope)
 
 
-def build_move(variable: tf.Variable, goal: tf.Tensor, share: tf.Tensor | float) -> tf.Operation:
-    """The operation that moves a float32 variable towards `goal` by a share of the way between them: variable <-
-    variable - share (variable - goal), beside the variable. goal: a value, or the handle of a variable.
+def build_moves(moves: Sequence[tuple[tf.Variable, tf.Variable | tf.Tensor, tf.Tensor | float]], scope: str
+                ) -> tf.Operation:
+    """The operation that moves float32 variables towards goals, each by a share of the way between them: variable <-
+    variable - share (variable - goal), beside the variable and when the share is known.
 
-    A network has 580 such moves, and these are the fewest operations for one: graphs are quicker to build.
+    moves: (variable, goal, share). scope: the name scope of the operations, as tf.name_scope gives it.
     """
-    value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=tf.float32)
-    if goal.dtype == tf.resource:
-        goal = tf.raw_ops.ReadVariableOp(resource=goal, dtype=tf.float32)
-    return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=share, delta=tf.subtract(value, goal),
-                                                   use_locking=True)
+    nodes, here = Nodes(), {}
+    for variable, goal, share in moves:
+        device, key = variable.device, (variable.device, share if isinstance(share, float) else share.name)
+        if key not in here:
+            with tf.device(device), tf.name_scope(scope):
+                here[key] = tf.identity(share, 'share')
+        name, known = f'{scope}{variable.op.name}', nodes.given(here[key], wait=True)
+        handle = nodes.given(variable.handle)
+        value = nodes.add_float('ReadVariableOp', f'{name}/value', device, [handle, known], 'dtype')
+        if isinstance(goal, tf.Variable):
+            to = nodes.add_float('ReadVariableOp', f'{name}/goal', device, [nodes.given(goal.handle), known], 'dtype')
+        else:
+            to = nodes.given(goal)
+        delta = nodes.add_float('Sub', f'{name}/way', device, [value, to])
+        nodes.add_float('ResourceApplyGradientDescent', f'{name}/move', device,
+                        [handle, nodes.given(here[key]), delta], use_locking=v1.AttrValue(b=True))
+    nodes.build()
+    graph = v1.get_default_graph()
+    return tf.group(*(graph.get_operation_by_name(f'{scope}{variable.op.name}/move') for variable, *_ in moves))
 
 
 class LossScale:

@@ -12,7 +12,8 @@ from inception_mg.model.layers import Statistic
 from inception_mg.model.losses import TowerLoss
 from inception_mg.placement import CPU, Placement, Tower, host_of
 from inception_mg.training import wire
-from inception_mg.training.optimizers import build_move
+from inception_mg.training.nodes import build_variable
+from inception_mg.training.optimizers import build_moves
 
 v1 = tf.compat.v1
 DatasetFor = Callable[[int, int, int], tf.data.Dataset]  # (first_shard, num_shards, batch_size)
@@ -27,8 +28,9 @@ class Batch(NamedTuple):
 
 
 class TowerGradients(NamedTuple):
-    """One tower's loss and d(loss)/d(variable), in the order of Variables.trainable; hosts: the machine that
-    read the variable for this tower, and so the one on which the gradient is made."""
+    """One tower's loss and its part of the mean gradient, d(loss / towers)/d(variable), in the order of
+    Variables.trainable; hosts: the machine that read the variable for this tower, and so the one on which the gradient
+    is made."""
 
     loss: TowerLoss
     gradients: list[tf.Tensor]
@@ -76,6 +78,7 @@ class Variables:
         self._ways: wire.Reads | wire.Copies = wire.Copies() if prefetch else wire.Reads()
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
+        self._plain: dict[str, tf.Variable] = {}
         self._setter = _device_setter(devices)
 
     @contextlib.contextmanager
@@ -88,7 +91,7 @@ class Variables:
             # Inner scopes go first: under '/device:GPU:1' the setter would put the variable on the
             # GPU of the ps. Control dependencies go too: a read belongs to the whole step.
             with tf.device(None), v1.device(self._setter), tf.control_dependencies(None):
-                variable = getter(name, *args, **(kwargs | {'use_resource': True}))
+                variable = self._variable(getter, name, *args, **kwargs)
             frozen = name.startswith(self._frozen_scopes)
             if name not in self._made and (frozen or variable.trainable):
                 self._made.add(name)
@@ -100,6 +103,16 @@ class Variables:
 
         with v1.variable_scope(v1.get_variable_scope(), custom_getter=read_once, reuse=v1.AUTO_REUSE), tf.device(host):
             yield reads
+
+    def _variable(self, getter: Callable, name: str, shape=None, dtype=None, initializer=None, trainable=None,
+                  collections=None, **kwargs) -> tf.Variable:
+        """What v1.get_variable is asked for."""
+        if name not in self._plain:
+            if collections or not callable(initializer):
+                return getter(name, shape, dtype, initializer, trainable=trainable, collections=collections,
+                              **(kwargs | {'use_resource': True}))
+            self._plain[name] = build_variable(name, shape, tf.as_dtype(dtype), initializer, trainable is not False)
+        return self._plain[name]
 
     def read(self, variable: tf.Variable, host: str) -> tf.Tensor:
         """The value of `variable` as read by `host` in this step."""
@@ -143,8 +156,9 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
                  loss_for: LossFor, loss_scale: tf.Tensor | None = None) -> list[TowerGradients]:
     """Builds each tower and its gradients on its devices; all share the variables.
 
-    The gradients are those of the loss times `loss_scale`. Raises ValueError for a variable that
-    the loss does not depend on.
+    The gradients are those of the loss times `loss_scale`, divided by the number of towers: a division of the loss
+    costs nothing, one of 27 million gradients as much as a sum. Raises ValueError for a variable that the loss does not
+    depend on.
     """
     results = []
     for number, (tower, batch) in enumerate(zip(placement.towers, batches, strict=True)):
@@ -153,6 +167,7 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
             # (A variable that this tower has not asked for is refused below.)
             reads = [used[v.name] if v.name in used else variables.read(v, tower.host) for v in variables.trainable]
             total = loss.total if loss_scale is None else loss.total * loss_scale
+            total = total / len(placement.towers) if len(placement.towers) > 1 else total
             # Colocated: else the backward operations of a branch run on the tower's own device.
             gradients = v1.gradients(total, reads, colocate_gradients_with_ops=True)
         missing = [v.op.name for v, g in zip(variables.trainable, gradients, strict=True) if g is None]
@@ -164,7 +179,7 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
 
 def average_gradients(variables: Variables, towers: Sequence[TowerGradients], wire_dtype: str = 'float32'
                       ) -> list[tuple[tf.Tensor, tf.Variable]]:
-    """Means over the towers: within each host on its CPU, then beside the variable.
+    """Means over the towers, the sums of what they contribute: within each host on its CPU, then beside the variable.
 
     So a host sends one gradient per variable however many towers it has. Every tower weighs the same. wire_dtype: of
     the gradients on their way.
@@ -176,7 +191,7 @@ def average_gradients(variables: Variables, towers: Sequence[TowerGradients], wi
     sums = []
     for (_, host), gradients in own.items():
         with tf.device(host), tf.name_scope('average'):
-            sums.append(tf.add_n(gradients) / len(towers) if len(towers) > 1 else gradients[0])
+            sums.append(tf.add_n(gradients) if len(gradients) > 1 else gradients[0])
     with tf.name_scope('average'):
         sums = wire.carry(sums, [host for _, host in own], [variables.trainable[index].device for index, _ in own],
                           wire_dtype)
@@ -192,15 +207,12 @@ def average_gradients(variables: Variables, towers: Sequence[TowerGradients], wi
 
 def build_statistics_update(statistics: Sequence[Statistic]) -> tf.Operation:
     """Moves each batch-norm statistic beside its variable: v <- decay v + (1 - decay) value."""
-    updates = []
-    with tf.name_scope('statistics'):
+    with tf.name_scope('statistics') as scope:
         values = [value for _, value, _ in statistics]
         values = wire.carry(values, [host_of(value.device) for value in values],
                             [variable.device for variable, *_ in statistics])
-    for (variable, _, decay), value in zip(statistics, values, strict=True):
-        with tf.device(variable.device), tf.name_scope('statistics'):
-            updates.append(build_move(variable, value, 1 - decay))
-    return tf.group(*updates)
+    return build_moves([(variable, value, 1 - decay)
+                        for (variable, _, decay), value in zip(statistics, values, strict=True)], scope)
 
 
 def _host_here() -> str:
