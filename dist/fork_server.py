@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
+from inception_mg import tf_environment
 from inception_mg.errors import UserError
 
 
@@ -57,7 +58,7 @@ class ForkServer:
         code = f'import sys; sys.path[0] = {root!r}; from dist import fork_server; fork_server.serve()'
         self._server = subprocess.Popen([sys.executable, '-c', code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-                                        env={'TF_CPP_MIN_LOG_LEVEL': '3', **os.environ})
+                                        env=tf_environment.DEFAULTS | os.environ)
         self._processes: dict[int, Process] = {}
         self._answers, self._lock = threading.Semaphore(0), threading.Lock()
         self._last: Process | None = None

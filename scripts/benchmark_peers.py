@@ -16,6 +16,8 @@ import sys
 
 from absl import flags
 
+os.environ['TF_USE_LEGACY_KERAS'] = '0'  # Here Keras is wanted, and this one.
+
 import common  # First: it quiets TensorFlow's start.
 from dist.cluster import hide_gpus
 from dist.local import free_ports

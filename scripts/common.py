@@ -14,14 +14,16 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 _ROOT = str(pathlib.Path(__file__).resolve().parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(1, _ROOT)  # So that the programs run from a clone, installed or not.
 
 from absl import app, flags  # noqa: E402
 
+from inception_mg import tf_environment  # noqa: E402
 from inception_mg.errors import UserError  # noqa: E402
+
+os.environ.update(tf_environment.DEFAULTS | os.environ)
 
 _DEFINE = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float,
            str: flags.DEFINE_string}

@@ -23,6 +23,7 @@ import time
 
 from dist.fork_server import ForkServer, Process
 from dist.local import free_ports
+from inception_mg import tf_environment
 
 TASK = pathlib.Path(__file__).parent / 'toy_task.py'
 TABLE: list[tuple[str, str, str, str]] = []  # Scenario, outcome, steps lost, seconds until training went on.
@@ -45,7 +46,7 @@ class ToyCluster:
     def __init__(self, folder: pathlib.Path, num_ps: int = 1, num_workers: int = 2, environ: dict | None = None,
                  **flags):
         self.folder, self.flags = folder, flags
-        self.environ = {**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3', **(environ or {})}
+        self.environ = tf_environment.DEFAULTS | os.environ | (environ or {})
         ports = free_ports(num_ps + num_workers)
         addresses = [f'127.0.0.1:{port}' for port in ports]
         self.ps_hosts, self.worker_hosts = addresses[:num_ps], addresses[num_ps:]

@@ -4,8 +4,6 @@ import os
 import pathlib
 import sys
 
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 for path in (ROOT, ROOT / 'scripts'):
     if str(path) not in sys.path:
@@ -15,7 +13,10 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 from PIL import Image  # noqa: E402
 
+from inception_mg import tf_environment  # noqa: E402
 from inception_mg.config import BuildConfig  # noqa: E402
+
+os.environ.update(tf_environment.DEFAULTS | os.environ)  # Before any test imports TensorFlow.
 
 COLOURS = {'blue': (40, 60, 200), 'green': (50, 190, 60), 'red': (210, 50, 40)}
 

@@ -14,8 +14,11 @@ import sys
 import time
 import traceback
 
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+from inception_mg import tf_environment  # noqa: E402
+
+os.environ.update(tf_environment.DEFAULTS | os.environ)
 
 from dist import cluster as clusters  # noqa: E402
 from inception_mg.errors import UserError  # noqa: E402

@@ -67,8 +67,9 @@ def slow_device(seconds: float):
 
 if __name__ == '__main__':
     from dist.cluster import leave_process
+    from inception_mg import tf_environment
     from inception_mg.errors import UserError
-    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+    os.environ.update(tf_environment.DEFAULTS | os.environ)
     code = 1
     try:
         code = main(sys.argv[1:])
