@@ -1,11 +1,13 @@
 """The C library's memory in a task of a cluster: what is freed is kept for the next step."""
 
 import ctypes
+import os
 from collections.abc import Mapping
 
 # mallopt's parameters (malloc.h) and the values that they get.
 _KEEP = {
-    -8: 1,          # M_ARENA_MAX: the heaps of further arenas, 64 MB each, go back whenever they are empty.
+    # M_ARENA_MAX: the heaps of further arenas, 64 MB each, go back whenever they are empty; but many cores need some.
+    -8: max(1, (os.cpu_count() or 1) // 8),
     -3: 32 << 20,   # M_MMAP_THRESHOLD: the largest that is accepted; larger blocks get pages of their own.
     -1: 2**31 - 1,  # M_TRIM_THRESHOLD: bytes that may lie free at the end of the heap.
 }

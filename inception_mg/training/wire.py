@@ -81,13 +81,7 @@ class Reads:
 
     def build_fetches(self, wire_dtype: str) -> tuple[list[tf.Operation], list[tf.Operation]]:
         """Lets the values cross. Nothing is left to do before the first step or beside each."""
-        values = []
-        with tf.control_dependencies(None), tf.name_scope('fetch'):
-            for variable, *_ in self._made:
-                with tf.device(variable.device):
-                    values.append(variable.read_value())
-            fetched = carry(values, [variable.device for variable, *_ in self._made],
-                            [host for _, host, _ in self._made], wire_dtype)
+        fetched = _fetch([made[:2] for made in self._made], wire_dtype)
         for (*_, read), value in zip(self._made, fetched, strict=True):
             read.op._update_input(0, value)
         self._made = []
@@ -115,17 +109,20 @@ class Copies:
 
     def build_fetches(self, wire_dtype: str) -> tuple[list[tf.Operation], list[tf.Operation]]:
         """What fills the copies, and what does it in the course of a step."""
-        values = []
-        with tf.control_dependencies(None), tf.name_scope('fetch'):
-            for variable, *_ in self._made:
-                with tf.device(variable.device):
-                    values.append(variable.read_value())
-            fetched = carry(values, [variable.device for variable, *_ in self._made],
-                            [host for _, host, *_ in self._made], wire_dtype)
-            fills, refills = [], []
-            for (_, host, copy, read), value in zip(self._made, fetched, strict=True):
-                with tf.device(host):
-                    fills.append(tf.raw_ops.AssignVariableOp(resource=copy, value=value))
-                    with tf.control_dependencies([read]):  # This step's towers all see the one value.
-                        refills.append(tf.raw_ops.AssignVariableOp(resource=copy, value=value))
+        fetched, fills, refills = _fetch([made[:2] for made in self._made], wire_dtype), [], []
+        for (_, host, copy, read), value in zip(self._made, fetched, strict=True):
+            with tf.control_dependencies(None), tf.name_scope('fetch'), tf.device(host):
+                fills.append(tf.raw_ops.AssignVariableOp(resource=copy, value=value))
+                with tf.control_dependencies([read]):  # This step's towers all see the one value.
+                    refills.append(tf.raw_ops.AssignVariableOp(resource=copy, value=value))
         return fills, refills
+
+
+def _fetch(ways: Sequence[tuple[tf.Variable, str]], wire_dtype: str) -> list[tf.Tensor]:
+    """The value of each variable on the host that wants it."""
+    values = []
+    with tf.control_dependencies(None), tf.name_scope('fetch'):
+        for variable, _ in ways:
+            with tf.device(variable.device):
+                values.append(variable.read_value())
+        return carry(values, [variable.device for variable, _ in ways], [host for _, host in ways], wire_dtype)
