@@ -139,7 +139,7 @@ class _Branch(NamedTuple):
 
     def names(self) -> list[str]:
         """The scopes of its convolutions."""
-        return ['Conv', *(f'Conv_{number}' for number in range(1, len(self.convs) + 2 * bool(self.fan)))]
+        return [f'Conv_{number}' if number else 'Conv' for number in range(len(self.convs) + 2 * bool(self.fan))]
 
 
 _MAX_POOL = _Branch(())
@@ -212,7 +212,7 @@ class _Blocks:
         if branch.fan:
             shapes += [[*kernel, channels, self._layers.depth(branch.fan)] for kernel in ((1, 3), (3, 1))]
         made = []
-        for name, shape in zip(branch.names() if shapes else [], shapes, strict=True):
+        for name, shape in zip(branch.names(), shapes, strict=True):
             with v1.variable_scope(name, auxiliary_name_scope=False):
                 made.append(self._layers.conv_variables(shape))
         return made

@@ -112,6 +112,8 @@ class Variables:
                 return getter(name, shape, dtype, initializer, trainable=trainable, collections=collections,
                               **(kwargs | {'use_resource': True}))
             self._plain[name] = build_variable(name, shape, tf.as_dtype(dtype), initializer, trainable is not False)
+        if not self._plain[name].shape.is_compatible_with(shape):
+            raise ValueError(f'the variable {name} has the shape {self._plain[name].shape}, not {shape}')
         return self._plain[name]
 
     def read(self, variable: tf.Variable, host: str) -> tf.Tensor:
