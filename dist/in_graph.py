@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from dist import ps
-from dist.cluster import EXIT_SIGTERM, Cluster, session_config, start_server
+from dist.hosts import EXIT_SIGTERM, Cluster
 from dist.peers import Job, Peers, taking_part
+from dist.server import session_config, start_server
 from dist.session import ClusterSessionCreator, PeersHook, build_initialise
 from dist.worker import JoinHook, explaining_loss
 from inception_mg.config import (
@@ -30,13 +31,13 @@ from inception_mg.config import (
     RunConfig,
 )
 from inception_mg.errors import UserError
-from inception_mg.model.checkpoints import newest_checkpoint
 from inception_mg.placement import Placement, in_graph
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, bfloat16_hint, local_machine
 from inception_mg.training.hooks import Stopper
 from inception_mg.training.trace import TraceHook
 from inception_mg.training.train_step import TrainStep
+from inception_mg.weights.checkpoints import newest_checkpoint
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]

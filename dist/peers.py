@@ -16,7 +16,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from dist import ps
-from dist.cluster import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, Cluster, leave_process
+from dist.hosts import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, Cluster
+from dist.server import leave_process
 from inception_mg.errors import UserError
 
 Log = Callable[[str], None]

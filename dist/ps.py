@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dist.cluster import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM, Cluster, split_address
+from dist.hosts import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM, Cluster, split_address
 
 v1 = tf.compat.v1
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from dist.cluster import EXIT_RETRY
+from dist.hosts import EXIT_RETRY
 from dist.ps import Cell
 from inception_mg.errors import UserError
 

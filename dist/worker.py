@@ -17,20 +17,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from dist import ps
-from dist.cluster import EXIT_RETRY, EXIT_SIGTERM, Cluster, session_config, start_server
+from dist.hosts import EXIT_RETRY, EXIT_SIGTERM, Cluster
 from dist.peers import ClusterLost, Job, Peers, describe_graph, exit_code, taking_part
+from dist.server import session_config, start_server
 from dist.session import ChiefSessionCreator, EndWithChiefHook, PeersHook, WorkerSessionCreator, build_initialise
 from dist.sync import SyncReplicas
 from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError
-from inception_mg.model.checkpoints import newest_checkpoint
-from inception_mg.placement import Placement, between_graph
-from inception_mg.report.plan import bytes_of
+from inception_mg.placement import Placement, between_graph, bytes_of
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, bfloat16_hint, local_machine
 from inception_mg.training.hooks import Stopper
 from inception_mg.training.trace import TraceHook
 from inception_mg.training.train_step import TrainStep
+from inception_mg.weights.checkpoints import newest_checkpoint
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]

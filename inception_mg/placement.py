@@ -6,6 +6,7 @@ start and the report. What tells multi-GPU from distributed training is only whi
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 CPU = '/device:CPU:0'
@@ -120,6 +121,23 @@ def host_of(device: str) -> str:
 def machine_of(device: str) -> str:
     """'/job:ps/task:0/device:CPU:0' -> '/job:ps/task:0'; '' for a device without a job."""
     return device.partition('/device:')[0]
+
+
+def task_name(device: str) -> str:
+    """'/job:ps/task:1/device:CPU:0' -> 'ps 1'; 'this machine' without a cluster."""
+    match = re.match(r'/job:(\w+)(?:/replica:\d+)?/task:(\d+)', device)
+    return f'{match[1]} {match[2]}' if match else 'this machine'
+
+
+def short_device(device: str) -> str:
+    """'/job:localhost/replica:0/task:0/device:CPU:1' -> '/device:CPU:1'; other jobs keep job and
+    task. What is not the name of a device, such as a GPU's stream, only loses the same parts."""
+    return re.sub(r'^/job:localhost(/replica:0)?/task:0|/replica:\d+', '', device)
+
+
+def bytes_of(variable) -> int:
+    """The size of the value of a variable or tensor of known shape."""
+    return variable.shape.num_elements() * variable.dtype.size
 
 
 def between_graph(num_ps: int, task: int, towers: Sequence[Tower]) -> Placement:

@@ -20,9 +20,9 @@ import tempfile
 from absl import flags
 
 import common
-from dist import benchmark_heats as heats
-from dist.benchmark_driver import Driver, Found
-from inception_mg import benchmark_report, checks, config
+from dist.benchmark import figures, heats
+from dist.benchmark.driver import Driver, Found
+from inception_mg import checks, config
 from inception_mg.errors import UserError
 from inception_mg.files import write_text
 
@@ -56,19 +56,19 @@ def main() -> int:
     if settings.json:
         write_text(settings.json, report.as_json())
     if settings.png:
-        benchmark_report.draw(report, settings.png)
+        figures.draw(report, settings.png)
     return 1 if found.failed else 0
 
 
 def make_report(found: Found, settings: config.BenchmarkConfig, data: config.DataConfig, model: config.ModelConfig
-                ) -> benchmark_report.Report:
+                ) -> figures.Report:
     """What was found, with the settings under which."""
     title = (f'Inception v3 of width {model.width:g}, {data.image_size} x {data.image_size}, batch {data.batch_size}, '
              f'{model.compute_dtype}, {settings.rounds} rounds')
-    return benchmark_report.Report(
-        title, benchmark_report.machine(), {**vars(data), **vars(model), **vars(settings)},
-        benchmark_report.figures(found.laps, found.infos),
-        benchmark_report.comparisons(found.laps, heats.pairs_for(model.compute_dtype)), found.start_seconds, START_GOAL,
+    return figures.Report(
+        title, figures.machine(), {**vars(data), **vars(model), **vars(settings)},
+        figures.figures(found.laps, found.infos),
+        figures.comparisons(found.laps, heats.pairs_for(model.compute_dtype)), found.start_seconds, START_GOAL,
         found.failed, [name for names in heats.PEERS.values() for name in names], found.laps)
 
 
@@ -86,12 +86,12 @@ def _as_flags(settings) -> list[str]:
 
 def _made_up_records(folder: pathlib.Path) -> str:
     with common.quiet_import():
-        from inception_mg.benchmark_records import make_records
+        from dist.benchmark.made_up_records import make_records
     return make_records(folder)
 
 
 def _require_matplotlib() -> None:
-    from inception_mg import plots
+    from inception_mg.report import plots
     if not plots.available():
         raise UserError('--png: matplotlib is not installed: pip install ".[demo]"')
 

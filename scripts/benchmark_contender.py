@@ -11,9 +11,11 @@ import sys
 from absl import flags
 
 import common  # First: it quiets TensorFlow's start.
-from dist.cluster import from_flags, hide_gpus
-from inception_mg import benchmark, benchmark_wire, config
-from inception_mg.benchmark import Contender
+from dist.benchmark import race, tcp
+from dist.benchmark.race import Contender
+from dist.hosts import from_flags
+from dist.server import hide_gpus
+from inception_mg import config
 from inception_mg.errors import FlagError
 
 STREAM_BYTES = 96 * 1024 * 1024  # About the weights of Inception v3.
@@ -23,13 +25,13 @@ OPTIMIZER = config.OptimizerConfig(initial_learning_rate=0.001)  # The loss of o
 def build(name: str) -> Contender:
     """Returns this process's part of the contender; raises FlagError for a name that there is not."""
     if name == 'tcp':
-        return Contender(benchmark_wire.open_stream(STREAM_BYTES), {'unit': 'bytes', 'amount': 2 * STREAM_BYTES})
+        return Contender(tcp.open_stream(STREAM_BYTES), {'unit': 'bytes', 'amount': 2 * STREAM_BYTES})
     if flags.FLAGS.ps_hosts:
         return build_task(name)
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     one = config.DeviceConfig()
     with common.quiet_import():
-        from inception_mg import benchmark_contenders as contenders
+        from dist.benchmark import contenders
     ways = {'one_device': one, 'two_towers': config.DeviceConfig(num_gpus=2),
             'split_branches': config.DeviceConfig(split_model='branches'),
             'split_stages': config.DeviceConfig(split_model='stages')}
@@ -52,7 +54,7 @@ def build_task(name: str) -> Contender:
     if settings.job_name == 'ps':
         hide_gpus(os.environ)
     with common.quiet_import():
-        from dist import benchmark as clusters
+        from dist.benchmark import tasks as clusters
     cluster = from_flags(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id)
     if cluster.job == 'ps' or name == 'in_graph' and not cluster.is_chief:
         return clusters.serving(cluster, one_client=name == 'in_graph')
@@ -64,9 +66,9 @@ def build_task(name: str) -> Contender:
 
 
 def main() -> int:
-    answers = benchmark.take_answers_apart()
-    benchmark.serve(build(flags.FLAGS.contender), sys.stdin, answers)
-    benchmark.leave()
+    answers = race.take_answers_apart()
+    race.serve(build(flags.FLAGS.contender), sys.stdin, answers)
+    race.leave()
 
 
 if __name__ == '__main__':

@@ -19,10 +19,11 @@ from absl import flags
 os.environ['TF_USE_LEGACY_KERAS'] = '0'  # Here Keras is wanted, and this one.
 
 import common  # First: it quiets TensorFlow's start.
-from dist.cluster import hide_gpus
-from dist.local import free_ports
-from inception_mg import benchmark, config
-from inception_mg.benchmark import Contender
+from dist.benchmark import race
+from dist.benchmark.race import Contender
+from dist.launch.local import free_ports
+from dist.server import hide_gpus
+from inception_mg import config
 from inception_mg.errors import FlagError
 
 NUM_OUTPUTS = 1001
@@ -45,7 +46,7 @@ class Trainer:
 
     def batch(self):
         """The same images and labels as every contender has, once."""
-        from inception_mg.benchmark_contenders import synthetic_batch
+        from dist.benchmark.contenders import synthetic_batch
         return synthetic_batch(config.DataConfig(image_size=self._size), self._batch)
 
     def step(self, images, labels):
@@ -168,8 +169,8 @@ def input_2016(data: config.DataConfig) -> Contender:
     """Decodes the whole image, then crops it: the distortions of 2016 in a straightforward tf.data pipeline."""
     import tensorflow as tf
 
-    from inception_mg.benchmark_contenders import from_dataset
-    from inception_mg.data import distortions, records
+    from dist.benchmark.contenders import from_dataset
+    from inception_mg.data import distortions, example
     from inception_mg.training.train import open_training_data
     source = open_training_data(data)
 
@@ -188,7 +189,7 @@ def input_2016(data: config.DataConfig) -> Contender:
         return tf.clip_by_value(image, 0.0, 1.0)
 
     def distort(number, serialized):
-        record = records.parse_example(serialized)
+        record = example.parse_example(serialized)
         image = tf.image.convert_image_dtype(tf.io.decode_jpeg(record.encoded, channels=3), tf.float32)
         begin, size, _ = tf.image.sample_distorted_bounding_box(
             tf.shape(image), record.bbox, min_object_covered=0.1, aspect_ratio_range=[0.75, 1.33],
@@ -233,9 +234,9 @@ def build() -> Contender:
 
 
 def main() -> int:
-    answers = benchmark.take_answers_apart()
-    benchmark.serve(build(), sys.stdin, answers)
-    benchmark.leave()
+    answers = race.take_answers_apart()
+    race.serve(build(), sys.stdin, answers)
+    race.leave()
 
 
 if __name__ == '__main__':

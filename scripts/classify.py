@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) < 2:
         raise FlagError('give the folder of an exported model, and then images, folders or patterns')
     with common.quiet_import():
-        from inception_mg.classify import classify, find_files
+        from inception_mg.serving.classify import classify, find_files
     export_dir, *rest = arguments
     found = find_files(rest)
     outcomes = classify(export_dir, found.paths, settings) if found.paths else iter(())

@@ -86,7 +86,7 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
 def run_task(main: Callable[[], int | None]) -> None:
     """As `run`, for a task of a cluster: ends the process at once, because a TensorFlow server cannot be stopped, and
     the interpreter's own way out may wait for tasks that are gone."""
-    from dist.cluster import leave_process
+    from dist.server import leave_process
     code = 1
     try:
         run(main)

@@ -14,7 +14,7 @@ def main() -> int:
     conversion = common.from_flags(config.ConvertConfig)
     checks.check_convert(conversion)
     with common.quiet_import():
-        from inception_mg.convert import convert
+        from inception_mg.weights.convert import convert
     convert(conversion)
     return 0
 

@@ -19,8 +19,8 @@ def main() -> int:
     checks.check_model(model)
     checks.check_eval(evaluation)
     with common.quiet_import():
-        from inception_mg.evaluate import evaluate
-        from inception_mg.evaluator import watch
+        from inception_mg.evaluation.evaluate import evaluate
+        from inception_mg.evaluation.watch import watch
     (evaluate if evaluation.run_once else watch)(data, model, evaluation, chosen=common.given_flags())
     return 0
 

@@ -15,10 +15,11 @@ import sys
 import time
 
 import common
-from inception_mg import checks, config, plots
+from inception_mg import checks, config
 from inception_mg.data.progress import note
 from inception_mg.errors import UserError
 from inception_mg.files import write_text
+from inception_mg.report import plots
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent
 

@@ -19,7 +19,7 @@ def main() -> int:
     checks.check_data(data)
     checks.check_model(model)
     with common.quiet_import():
-        from inception_mg.export import export
+        from inception_mg.serving.export import export
     export(data, model, settings, chosen=common.given_flags())
     return 0
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 
 import common
-from dist import fork_server, local
+from dist.launch import fork_server, local
 from inception_mg import checks, config
 from inception_mg.errors import FlagError, UserError
 

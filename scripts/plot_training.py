@@ -9,8 +9,8 @@ import os
 from absl import flags
 
 import common
-from inception_mg import plots
 from inception_mg.errors import FlagError, UserError
+from inception_mg.report import plots
 
 TAGS = ('loss', 'learning_rate', 'precision@1')
 

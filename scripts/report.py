@@ -28,7 +28,7 @@ def main() -> int:
     checks.check_model(model)
     checks.check_data(config.DataConfig(data_dir='none', image_size=size))
     with common.quiet_import():
-        from dist.rehearsal import inception_builder, rehearse
+        from dist.experiments.rehearsal import inception_builder, rehearse
         from inception_mg.report.page import text_overview, text_report
         from inception_mg.report.summary import summarise
         from inception_mg.report.ways import ways_of

@@ -14,7 +14,8 @@ import os
 from absl import flags
 
 import common  # First: it quiets TensorFlow's start.
-from dist import cluster as clusters
+from dist import hosts
+from dist.server import choose_gpus, hide_gpus
 from inception_mg import checks, config
 from inception_mg.errors import FlagError
 
@@ -24,7 +25,7 @@ def main() -> int:
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     optimizer, run = common.from_flags(config.OptimizerConfig), common.from_flags(config.RunConfig)
     checks.check_cluster(settings)
-    cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
+    cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
                                os.environ, slurm_ps=settings.slurm_ps)
     if cluster is None:
         raise FlagError('no cluster: give --ps_hosts, --worker_hosts, --job_name and --task_id, or set TF_CONFIG')
@@ -35,15 +36,15 @@ def main() -> int:
     checks.check_run(run, optimizer, writes=cluster.is_chief or cluster.job == 'evaluator')
     if cluster.job == 'evaluator':
         return evaluate(data, model, run)
-    clusters.choose_gpus(settings.gpus, os.environ)
+    choose_gpus(settings.gpus, os.environ)
     with common.quiet_import():
         from dist.worker import run_worker
     return run_worker(cluster, data, model, optimizer, common.from_flags(config.DeviceConfig), run, settings)
 
 
-def serve(cluster: clusters.Cluster, settings: config.ClusterConfig) -> int:
+def serve(cluster: hosts.Cluster, settings: config.ClusterConfig) -> int:
     """The ps: it must not see a GPU, so they are hidden before TensorFlow is there to look."""
-    clusters.hide_gpus(os.environ)
+    hide_gpus(os.environ)
     with common.quiet_import():
         from dist.worker import run_ps
     return run_ps(cluster, settings)
@@ -54,8 +55,8 @@ def evaluate(data: config.DataConfig, model: config.ModelConfig, run: config.Run
     evaluation = common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
     checks.check_eval(evaluation)
     with common.quiet_import():
-        from inception_mg.evaluate import evaluate
-        from inception_mg.evaluator import watch
+        from inception_mg.evaluation.evaluate import evaluate
+        from inception_mg.evaluation.watch import watch
     (evaluate if evaluation.run_once else watch)(data, model, evaluation, chosen=common.given_flags())
     return 0
 

@@ -16,7 +16,8 @@ import os
 from absl import flags
 
 import common  # First: it quiets TensorFlow's start.
-from dist import cluster as clusters
+from dist import hosts
+from dist.server import choose_gpus, hide_gpus
 from inception_mg import checks, config
 from inception_mg.errors import FlagError
 
@@ -26,7 +27,7 @@ def main() -> int:
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     devices, optimizer = common.from_flags(config.DeviceConfig), common.from_flags(config.OptimizerConfig)
     run = common.from_flags(config.RunConfig)
-    cluster = clusters.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
+    cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
                                os.environ, needs_ps=False, slurm_ps=settings.slurm_ps)
     if cluster is None:
         raise FlagError('no cluster: give --worker_hosts, --job_name, --task_id and perhaps --ps_hosts, or set '
@@ -36,9 +37,9 @@ def main() -> int:
     checks.check_cluster(settings)
     checks.check_in_graph(options, devices, len(cluster.ps), len(cluster.workers))
     if cluster.job == 'ps':
-        clusters.hide_gpus(os.environ)  # Before TensorFlow is there to look.
+        hide_gpus(os.environ)  # Before TensorFlow is there to look.
     else:
-        clusters.choose_gpus(settings.gpus, os.environ)
+        choose_gpus(settings.gpus, os.environ)
     if cluster.is_chief:
         checks.check_data(data)
         checks.check_model(model)

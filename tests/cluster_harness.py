@@ -8,7 +8,7 @@
         cluster.wait_exits()
 
 On failure the logs of all tasks are printed. Only processes started here are ever signalled. Tasks are
-forked from a process that has imported TensorFlow (dist/fork_server.py), which saves seconds for each.
+forked from a process that has imported TensorFlow (dist/launch/fork_server.py), which saves seconds for each.
 """
 
 import atexit
@@ -21,8 +21,8 @@ import subprocess
 import sys
 import time
 
-from dist.fork_server import ForkServer, Process
-from dist.local import free_ports
+from dist.launch.fork_server import ForkServer, Process
+from dist.launch.local import free_ports
 from inception_mg import tf_environment
 
 TASK = pathlib.Path(__file__).parent / 'toy_task.py'

@@ -70,7 +70,7 @@ def small_model(three_classes, tmp_path_factory) -> str:
 def small_export(small_model, tmp_path_factory) -> str:
     """The SavedModel of small_model. Nobody writes in it."""
     from inception_mg.config import DataConfig, ExportConfig, ModelConfig
-    from inception_mg.export import export
+    from inception_mg.serving.export import export
     folder = str(tmp_path_factory.mktemp('small_export') / 'model')
     return export(DataConfig(), ModelConfig(), ExportConfig(checkpoint_dir=small_model, export_dir=folder),
                   lambda line: None, chosen=())

@@ -2,33 +2,30 @@
 
 import ast
 import pathlib
+import re
+import sys
 
 import pytest
+from conftest import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-STANDARD_ONLY = {'inception_mg/config.py', 'inception_mg/placement.py', 'inception_mg/errors.py',
-                 'inception_mg/checks.py', 'inception_mg/files.py', 'inception_mg/model_card.py',
-                 'inception_mg/run_state.py',
-                 'inception_mg/data/dataset_info.py'}
 GONE = ('v1.layers.', 'v1.keras', 'v1.estimator', 'tf.contrib', 'tf_slim', 'tf.keras', 'import keras')
 MEASURES_KERAS = 'benchmark_peers.py'  # Runs what others offer beside ours, so it alone may import it.
+OF_THE_PROGRAMS = ('scripts', 'tests', 'common', 'conftest')
+LISTED = re.search('```floors\n(.*?)```', (ROOT / 'docs' / 'architecture.md').read_text(), re.DOTALL)[1]
+FLOORS = {folder.rstrip('/').replace('/', '.'): int(floor)
+          for floor, folder in re.findall(r'^(\d) +(\S+/) ', LISTED, re.MULTILINE)}
+TALK_TO_NOBODY = (  # These read files, and are read where TensorFlow would cost seconds.
+    'inception_mg/run_dir/model_card.py', 'inception_mg/run_dir/run_state.py', 'inception_mg/data/dataset_info.py')
 
 
 def floor_of(module: str) -> int:
-    """Floor of a module by its dotted name; 0 for modules that are not of this project."""
-    first = module.split('.')[0]
-    if first in ('scripts', 'tests', 'common', 'conftest'):
-        return 5
-    if first == 'dist':
-        return 4
-    if first != 'inception_mg':
-        return 0
+    """Floor of a module by its dotted name, that of the deepest folder listed; 0 for modules that are not of this
+    project."""
+    if module.split('.')[0] in OF_THE_PROGRAMS:
+        return FLOORS['scripts']
     parts = module.split('.')
-    if len(parts) == 1:
-        return 1
-    floors = {'files': 1, 'model_card': 2, 'run_state': 2,
-              'config': 1, 'placement': 1, 'errors': 1, 'checks': 1, 'data': 2, 'model': 2, 'report': 2, 'training': 3}
-    return floors.get(parts[1], 4)
+    folders = ['.'.join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return next((FLOORS[folder] for folder in folders if folder in FLOORS), 0)
 
 
 def imports_of(path: pathlib.Path) -> set[str]:
@@ -46,6 +43,7 @@ def name_of(path: pathlib.Path) -> str:
     return '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
 
 
+GROUND = sorted(f'inception_mg/{path.name}' for path in ROOT.glob('inception_mg/*.py'))
 FILES = sorted([*ROOT.glob('inception_mg/**/*.py'), *ROOT.glob('dist/**/*.py')])
 
 
@@ -55,7 +53,7 @@ def wrong_arrows(name: str, imports: set[str]) -> list[str]:
     if name.startswith('inception_mg'):
         wrong += [target for target in imports if target.split('.')[0] == 'dist']
     for one, other in (('inception_mg.data', 'inception_mg.model'), ('inception_mg.model', 'inception_mg.data')):
-        if f'{name}.'.startswith(f'{one}.'):  # Not inception_mg.model_card, which is no part of the model.
+        if name.startswith(f'{one}.'):
             wrong += [target for target in imports if target.startswith((other, 'inception_mg.placement'))]
     if not name.startswith('scripts'):
         wrong += [target for target in imports if target.split('.')[0] == 'absl']
@@ -68,19 +66,32 @@ def test_imports_point_downwards(path):
     assert not wrong, f'{name_of(path)} must not import {wrong}'
 
 
-@pytest.mark.parametrize('name', sorted(STANDARD_ONLY))
+@pytest.mark.parametrize('name', [*GROUND, *TALK_TO_NOBODY])
 def test_the_ground_floor_imports_the_standard_library_only(name):
-    import sys
     first = {target.split('.')[0] for target in imports_of(ROOT / name)}
     assert first <= set(sys.stdlib_module_names) | {'inception_mg'}
 
 
 def test_the_guard_sees_a_wrong_arrow():
-    assert wrong_arrows('inception_mg.data.records', {'inception_mg.training.train'})
+    assert wrong_arrows('inception_mg.data.example', {'inception_mg.training.train'})
     assert wrong_arrows('inception_mg.model.layers', {'inception_mg.data'})
-    assert wrong_arrows('inception_mg.evaluate', {'dist.cluster'})
+    assert wrong_arrows('inception_mg.evaluation.evaluate', {'dist.hosts'})
     assert wrong_arrows('inception_mg.training.train', {'absl.flags'})
     assert not wrong_arrows('dist.worker', {'inception_mg.training.train', 'tensorflow'})
+
+
+def test_every_folder_has_a_floor():
+    folders = {name_of(path.parent / '__init__.py') for path in FILES}
+    assert folders == set(FLOORS) - {'scripts', 'tests'}
+
+
+def test_the_files_that_a_floor_names_are_those_that_are_there():
+    for folder in {path.parent for path in FILES}:
+        listed = LISTED.partition(f' {folder.relative_to(ROOT)}/ ')[2]
+        listed = re.split(r'^\d ', listed, maxsplit=1, flags=re.MULTILINE)[0]
+        if folder.name != 'experiments':  # Each claim is a file.
+            missing = {path.stem for path in folder.glob('*.py')} - {'__init__'} - set(re.findall(r'\w+', listed))
+            assert not missing, f'docs/architecture.md does not name {sorted(missing)} of {folder.name}/'
 
 
 def test_nothing_uses_parts_that_tensorflow_has_dropped():

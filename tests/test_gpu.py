@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from inception_mg import report
 from inception_mg.config import DeviceConfig, ModelConfig, OptimizerConfig
 from inception_mg.model.losses import inception_loss
+from inception_mg.training import step_records
 from inception_mg.training.devices import local_machine
 from inception_mg.training.train_step import build_train_step
 
@@ -32,9 +32,10 @@ def test_towers_compute_on_gpus_and_variables_stay_on_the_cpu(compute_dtype):
             session.run(v1.global_variables_initializer())
             session.run(step.start_input)
             metadata = v1.RunMetadata()
-            loss_v, _ = session.run([step.loss, step.train_op], options=report.trace_options(), run_metadata=metadata)
+            loss_v, _ = session.run([step.loss, step.train_op], options=step_records.trace_options(),
+                                    run_metadata=metadata)
     assert np.isfinite(loss_v)
-    where = report.devices_of_ops(metadata)
+    where = step_records.devices_of_ops(metadata)
     for number in range(gpus):
         convs = {device for name, device in where.items() if f'tower_{number}/' in name and name.endswith('/Conv2D')}
         assert convs == {f'/device:GPU:{number}'}

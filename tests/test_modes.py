@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 import toy_model
 
-from inception_mg import report
 from inception_mg.config import OptimizerConfig
 from inception_mg.placement import Placement, multi_gpu, one_device, split_model
+from inception_mg.training import step_records
 from inception_mg.training.train_step import TrainStep, build_train_step
 
 v1 = tf.compat.v1
@@ -51,7 +51,7 @@ def traced_step(placement: Placement) -> tuple[TrainStep, v1.RunMetadata]:
         with session() as sess:
             start(sess, step)
             metadata = v1.RunMetadata()
-            sess.run(step.train_op, options=report.trace_options(), run_metadata=metadata)
+            sess.run(step.train_op, options=step_records.trace_options(), run_metadata=metadata)
     return step, metadata
 
 
@@ -96,7 +96,7 @@ def test_variables_slots_and_averages_on_the_variable_device(name):
 def test_every_operation_on_its_device(name):
     placement = PLACEMENTS[name]
     _, metadata = traced_step(placement)
-    where = report.devices_of_ops(metadata)
+    where = step_records.devices_of_ops(metadata)
     toy_model.check_tower_devices(placement, where)
     for number, tower in enumerate(placement.towers):
         ops = {op: d for op, d in where.items() if op.startswith(f'tower_{number}/')}
@@ -117,7 +117,7 @@ def test_bytes_per_step_as_predicted(name):
         expected[D[0], tower.device] = toy_model.WEIGHT_BYTES + images
         expected[tower.device, D[0]] = toy_model.WEIGHT_BYTES
     expected[placement.towers[-1].device, D[0]] += toy_model.STATISTIC_BYTES
-    assert report.bytes_between(report.transfers(metadata)) == expected
+    assert step_records.bytes_between(step_records.transfers(metadata)) == expected
 
 
 @pytest.mark.parametrize('name', ['branches', 'stages', '2 towers of 2 branches', '2 towers of 2 stages'])
@@ -125,7 +125,7 @@ def test_bytes_of_a_split_model(name):
     """Weights cross once to the one device that uses them, and only activations cross inside."""
     placement = PLACEMENTS[name]
     _, metadata = traced_step(placement)
-    moved = report.bytes_between(report.transfers(metadata))
+    moved = step_records.bytes_between(step_records.transfers(metadata))
     share = BATCH // len(placement.towers)
     scalar = 4
     for number, tower in enumerate(placement.towers):

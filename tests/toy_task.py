@@ -20,7 +20,8 @@ from inception_mg import tf_environment  # noqa: E402
 
 os.environ.update(tf_environment.DEFAULTS | os.environ)
 
-from dist import cluster as clusters  # noqa: E402
+from dist import hosts  # noqa: E402
+from dist.server import hide_gpus, leave_process, session_config, start_server
 from inception_mg.errors import UserError  # noqa: E402
 
 SIZE, RATE = 3, 0.05
@@ -72,11 +73,11 @@ class Stop:
 def main() -> int:
     """Runs the task; returns its exit code."""
     flags, stop = parse(), Stop()
-    cluster = clusters.resolve(flags.ps_hosts, flags.worker_hosts, flags.job_name, flags.task_id, os.environ)
+    cluster = hosts.resolve(flags.ps_hosts, flags.worker_hosts, flags.job_name, flags.task_id, os.environ)
     if cluster.job == 'ps':
-        clusters.hide_gpus(os.environ)
-    config = clusters.session_config(cluster)
-    server = clusters.start_server(cluster, config, log)
+        hide_gpus(os.environ)
+    config = session_config(cluster)
+    server = start_server(cluster, config, log)
     if cluster.job == 'ps':
         from dist import ps
         return ps.serve(cluster, server, flags.idle_secs, stop, log)
@@ -93,7 +94,7 @@ def code_of_main() -> int:
         return error.exit_code
     except Exception as error:
         from dist.peers import exit_code
-        if exit_code(error) == clusters.EXIT_RETRY:
+        if exit_code(error) == hosts.EXIT_RETRY:
             print(f'toy_task: {str(error).splitlines()[0]}', file=sys.stderr)
         else:
             traceback.print_exc()
@@ -101,4 +102,4 @@ def code_of_main() -> int:
 
 
 if __name__ == '__main__':
-    clusters.leave_process(code_of_main())
+    leave_process(code_of_main())

@@ -3,14 +3,14 @@
 import numpy as np
 import tensorflow as tf
 
-from inception_mg import model_card
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.data.dataset_info import read_dataset_info, shard_paths
 from inception_mg.data.input_pipeline import evaluation_dataset
-from inception_mg.model.checkpoints import AVERAGE
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
+from inception_mg.run_dir import model_card
 from inception_mg.training.train import train_here
+from inception_mg.weights.checkpoints import AVERAGE
 
 v1 = tf.compat.v1
 MODEL = ModelConfig(width=0.05, batch_norm_decay=0.5)

@@ -11,10 +11,10 @@ import time
 from dist.experiments import figures
 from dist.experiments.result import Request, Result, Table
 from dist.experiments.slow_task import OWN_STEP
-from dist.local import Drill, LocalCluster, free_ports, task_flags
+from dist.launch.local import Drill, LocalCluster, free_ports, task_flags
 from inception_mg.data.progress import note
 from inception_mg.errors import UserError
-from inception_mg.run_state import request_stop
+from inception_mg.run_dir.run_state import request_stop
 
 WORKERS, VICTIM, WAIT = 3, 'worker 2', 0.4  # Emulated: seconds that a device computes in a step.
 SETTLE = 2.0  # Seconds after an event that belong to no phase.

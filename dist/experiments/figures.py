@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 
-from inception_mg import plots
+from inception_mg.report import plots
 
 BLUE, RED, GREEN, ORANGE, PURPLE, GREY = '#1f5fa8', '#b3401f', '#2e7d4f', '#d98a1f', '#6f4a9e', '#8a8a8a'
 COLOURS = (BLUE, RED, GREEN, ORANGE, PURPLE, '#2a9d9d', '#a83a74', '#5b6b1f', '#7fb2e5', '#e59a85', '#86c7a0')

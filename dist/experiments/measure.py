@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
-from inception_mg.benchmark_contenders import NUM_OUTPUTS, build_step
+from dist.benchmark.contenders import NUM_OUTPUTS, build_step
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
 from inception_mg.model.losses import inception_loss
-from inception_mg.placement import CPU, one_device
-from inception_mg.report.plan import bytes_of
+from inception_mg.placement import CPU, bytes_of, one_device
 from inception_mg.training.devices import session_config
 from inception_mg.training.towers import BalanceBytes, Variables
 

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from dist.cluster import Cluster, session_config
 from dist.experiments.waiting import threads
+from dist.hosts import Cluster
 from dist.in_graph import unfiltered_config
-from dist.local import free_ports
+from dist.launch.local import free_ports
+from dist.server import session_config
 
 v1 = tf.compat.v1
 MOST_WORKERS, MOST_PS = 16, 2

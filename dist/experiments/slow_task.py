@@ -27,10 +27,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the task; returns its exit code."""
-    from dist import cluster as clusters
+    from dist import hosts
+    from dist.server import hide_gpus
     flags = parse(arguments)
-    cluster = clusters.from_flags(flags.ps_hosts, flags.worker_hosts, flags.job_name, flags.task_id)
-    clusters.hide_gpus(os.environ)
+    cluster = hosts.from_flags(flags.ps_hosts, flags.worker_hosts, flags.job_name, flags.task_id)
+    hide_gpus(os.environ)
     from dist import worker
     from inception_mg import config
     if cluster.job == 'ps':
@@ -66,7 +67,7 @@ def slow_device(seconds: float):
 
 
 if __name__ == '__main__':
-    from dist.cluster import leave_process
+    from dist.server import leave_process
     from inception_mg import tf_environment
     from inception_mg.errors import UserError
     os.environ.update(tf_environment.DEFAULTS | os.environ)

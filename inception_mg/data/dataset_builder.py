@@ -28,9 +28,9 @@ from inception_mg.data.dataset_info import (
     shard_name,
     write_dataset_info,
 )
+from inception_mg.data.example import build_example
 from inception_mg.data.images import convert_files
 from inception_mg.data.progress import note, progress
-from inception_mg.data.records import build_example
 from inception_mg.errors import UserError
 
 _SHUFFLE_SEED = 12345  # As in the 2016 release.

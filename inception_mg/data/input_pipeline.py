@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from inception_mg.config import DataConfig
 from inception_mg.data import distortions
-from inception_mg.data.records import parse_example
+from inception_mg.data.example import parse_example
 from inception_mg.errors import UserError
 
 MAX_SKIPPED_IN_A_ROW = 1000  # So that a set without one readable image ends instead of spinning.

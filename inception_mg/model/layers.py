@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from inception_mg.model.batch_norm import batch_norm_relu
-from inception_mg.model.convolution import conv2d
+from inception_mg.fast.batch_norm import batch_norm_relu
+from inception_mg.fast.convolution import conv2d
 
 v1 = tf.compat.v1
 

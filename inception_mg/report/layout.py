@@ -4,10 +4,10 @@ import collections
 import dataclasses
 from collections.abc import Sequence
 
+from inception_mg.placement import machine_of
 from inception_mg.report.plan import GRADIENTS, OTHER, WEIGHTS
-from inception_mg.report.records import task_of
 from inception_mg.report.summary import DeviceRow, PairRow, WayReport
-from inception_mg.report.words import size_text
+from inception_mg.training.timeline import size_text
 
 PAD, BOX, GAP, INSIDE, BETWEEN = 8, 92, 16, 104, 160   # In the picture's own units, about pixels.
 HEAD, LINE, ARROW, ROUND = 25, 17, 18, 96   # A title, a line of text, an arrow's end, arrows that go round.
@@ -30,7 +30,7 @@ class Box:
     @property
     def task(self) -> str:
         """The machine that it is in."""
-        return task_of(self.row.device)
+        return machine_of(self.row.device)
 
     @property
     def bottom(self) -> float:

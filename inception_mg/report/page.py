@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from inception_mg.placement import machine_of, task_name
+from inception_mg.report.labels import NAMES, full_name
 from inception_mg.report.picture import COLOURS, colour_rules, draw
-from inception_mg.report.plan import OTHER, task_name
-from inception_mg.report.records import task_of
+from inception_mg.report.plan import OTHER
 from inception_mg.report.summary import WayReport, busiest
-from inception_mg.report.words import NAMES, full_name, size_text
+from inception_mg.training.timeline import size_text
 
 _TITLE = 'What sits where, and what crosses which wire'
 _SUBTITLE = 'Ways of running one training step. Machines are boxes, devices sit in them, and arrows are as thick as ' \
@@ -86,7 +87,7 @@ def text_overview(ways: Sequence[WayReport]) -> list[str]:
 def _overview(ways: Sequence[WayReport]) -> _Table:
     rows = []
     for way in ways:
-        inside = sum(row.measured for row in way.pairs if task_of(row.source) == task_of(row.target))
+        inside = sum(row.measured for row in way.pairs if machine_of(row.source) == machine_of(row.target))
         task, most = busiest(way.wire)
         homes = ', '.join(dict.fromkeys(map(task_name, way.balance)))
         rows.append([re.split('[:,]', way.title)[0], homes, str(len(way.clients)), str(way.towers), size_text(inside),

@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from html import escape
 
+from inception_mg.placement import task_name
+from inception_mg.report.labels import NAMES, device_name, full_name
 from inception_mg.report.layout import HEAD, LINE, PAD, THINNEST, Arrow, Box, Layout, Point, lay_out, machine_bottom
-from inception_mg.report.plan import ACTIVATIONS, GRADIENTS, INPUT, OTHER, STATISTICS, WEIGHTS, task_name
+from inception_mg.report.plan import ACTIVATIONS, GRADIENTS, INPUT, OTHER, STATISTICS, WEIGHTS
 from inception_mg.report.summary import WayReport
-from inception_mg.report.words import NAMES, device_name, full_name, size_text
+from inception_mg.training.timeline import size_text
 
 # One colour per kind, for a light and for a dark page; each has a contrast of at least 3 to the page.
 COLOURS = {WEIGHTS: ('#1f6fc4', '#6aaef5'), GRADIENTS: ('#c2500f', '#f59a56'), ACTIVATIONS: ('#2e7d4f', '#6cc893'),

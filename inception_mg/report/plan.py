@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from inception_mg.placement import Placement, Tower, host_of
-from inception_mg.report.records import Transfer, short_device, task_of
+from inception_mg.placement import Placement, Tower, bytes_of, host_of, machine_of, short_device, task_name
+from inception_mg.training.step_records import Transfer
 
 v1 = tf.compat.v1
 WEIGHTS, GRADIENTS, STATISTICS = 'weights', 'gradients', 'statistics'
@@ -68,10 +68,10 @@ def plan_step(fetch: tf.Operation, trainable: Sequence[tf.Variable], default_dev
         source = devices[tensor.op.name]
         if source in (target, ANYWHERE) or tensor.dtype == tf.resource:
             continue
-        if task_of(source) != task_of(target):
-            if (reference, task_of(target)) in arrived:
+        if machine_of(source) != machine_of(target):
+            if (reference, machine_of(target)) in arrived:
                 continue  # The runtime sends a tensor to another task once; it does not record how it goes on there.
-            arrived.add((reference, task_of(target)))
+            arrived.add((reference, machine_of(target)))
         name, size = tensor.name.removesuffix(':0'), _size(tensor)
         kinds[name, target] = _kind(tensor.op, users, weights)
         moves.append(Transfer(name, source, target, size or 0))
@@ -114,11 +114,6 @@ def devices_of(tower: Tower) -> tuple[str, ...]:
     """Every device that a tower computes on, each once."""
     named = [device for device in (*tower.branches, *tower.stages) if device]
     return tuple(dict.fromkeys(named or [tower.device]))
-
-
-def bytes_of(variable: tf.Variable | tf.Tensor) -> int:
-    """The size of the value of a variable or tensor of known shape."""
-    return variable.shape.num_elements() * variable.dtype.size
 
 
 def _needed(fetch: tf.Operation) -> list[tf.Operation]:
@@ -173,9 +168,3 @@ def _variable_read(operation: tf.Operation) -> str:
 def _names(devices: Iterable[str]) -> str:
     """'worker 0 and worker 1', or 'this machine'."""
     return ' and '.join(task_name(device) for device in sorted(devices))
-
-
-def task_name(device: str) -> str:
-    """'/job:ps/task:1/device:CPU:0' -> 'ps 1'; 'this machine' without a cluster."""
-    spec = tf.DeviceSpec.from_string(device)
-    return f'{spec.job} {spec.task}' if spec.job else 'this machine'

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from inception_mg.model.checkpoints import AVERAGE
-from inception_mg.placement import Placement
-from inception_mg.report.plan import ACTIVATIONS, OTHER, Law, Plan, bytes_of, devices_of, task_name
-from inception_mg.report.records import Transfer, devices_of_ops, short_device, task_of, transfers
-from inception_mg.report.timeline import READ, WAITING, WIRE, Shares, StepTrace
+from inception_mg.placement import Placement, bytes_of, machine_of, short_device, task_name
+from inception_mg.report.plan import ACTIVATIONS, OTHER, Law, Plan, devices_of
 from inception_mg.report.ways import Way
+from inception_mg.training.step_records import Transfer, devices_of_ops, transfers
+from inception_mg.training.timeline import READ, WAITING, WIRE, Shares, StepTrace
+from inception_mg.weights.checkpoints import AVERAGE
 
 v1 = tf.compat.v1
 ROLES = ('weights', 'statistics', 'slots', 'averages', 'counters')
@@ -210,7 +210,7 @@ def _wire(pairs: Sequence[PairRow]) -> dict[str, dict[str, int]]:
     """Task -> bytes in and out over the network; {} on one machine."""
     totals: dict[str, dict[str, int]] = {}
     for row in pairs:
-        source, target = task_of(row.source), task_of(row.target)
+        source, target = machine_of(row.source), machine_of(row.target)
         if source != target:
             totals.setdefault(target, {'in': 0, 'out': 0})['in'] += row.measured
             totals.setdefault(source, {'in': 0, 'out': 0})['out'] += row.measured

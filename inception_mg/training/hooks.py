@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from inception_mg.errors import UserError
-from inception_mg.model.checkpoints import newest_checkpoint, step_of
-from inception_mg.run_state import STOP_FILE, stop_request
-from inception_mg.training.nodes import Nodes
+from inception_mg.fast.nodes import Nodes
+from inception_mg.run_dir.run_state import STOP_FILE, stop_request
 from inception_mg.training.train_step import TrainStep
+from inception_mg.weights.checkpoints import newest_checkpoint, step_of
 
 v1 = tf.compat.v1
 _NEAR_END = 100  # Steps: more than there are workers.

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig
-from inception_mg.model.checkpoints import AVERAGE
-from inception_mg.training.nodes import Nodes
+from inception_mg.fast.nodes import Nodes
+from inception_mg.weights.checkpoints import AVERAGE
 
 v1 = tf.compat.v1
 GradientsAndVariables = Iterable[tuple[tf.Tensor, tf.Variable]]

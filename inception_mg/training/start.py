@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from inception_mg.config import RunConfig
 from inception_mg.errors import FlagError
-from inception_mg.model import checkpoints
-from inception_mg.model.warm_start import WarmStart, plan_warm_start
-from inception_mg.model.weights import Weights, open_weights
-from inception_mg.run_state import refuse_stopped
+from inception_mg.run_dir.run_state import refuse_stopped
+from inception_mg.weights import checkpoints
+from inception_mg.weights.sources import Weights, open_weights
+from inception_mg.weights.warm_start import WarmStart, plan_warm_start
 
 v1 = tf.compat.v1
 SLOTS = ('/RMSProp', '/RMSProp_1')

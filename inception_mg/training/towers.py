@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from inception_mg.fast.nodes import build_variable
 from inception_mg.model.layers import Statistic
 from inception_mg.model.losses import TowerLoss
 from inception_mg.placement import CPU, Placement, Tower, host_of
 from inception_mg.training import wire
-from inception_mg.training.nodes import build_variable
 from inception_mg.training.optimizers import build_moves
 
 v1 = tf.compat.v1

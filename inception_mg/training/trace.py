@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from inception_mg.files import write_text
-from inception_mg.report.timeline import StepTrace, chrome_trace
+from inception_mg.training.timeline import StepTrace, chrome_trace
 
 v1 = tf.compat.v1
 USUAL_RUN = 10      # Without --trace_step this run of the process is recorded; by then steps have their usual pace.

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from inception_mg import model_card, run_state
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
 from inception_mg.data.input_pipeline import explain_input_error, training_dataset
@@ -15,6 +14,7 @@ from inception_mg.errors import FlagError, UserError
 from inception_mg.model.inception_v3 import scopes_below
 from inception_mg.model.losses import inception_loss
 from inception_mg.placement import Placement, describe
+from inception_mg.run_dir import model_card, run_state
 from inception_mg.training import hooks, summaries
 from inception_mg.training.devices import bfloat16_hint, local_machine
 from inception_mg.training.start import Start, build_saver

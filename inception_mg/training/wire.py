@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from inception_mg.placement import machine_of
-from inception_mg.report.plan import bytes_of
+from inception_mg.placement import bytes_of, machine_of
 
 v1 = tf.compat.v1
 

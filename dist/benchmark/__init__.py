@@ -1,0 +1,1 @@
+"""All that measures speed: contenders, who races whom, and the figures."""

@@ -1,0 +1,241 @@
+"""Who is who in a cluster: host lists from flags, TF_CONFIG or Slurm. Standard library only."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from inception_mg.errors import FlagError
+
+JOBS = ('ps', 'worker', 'evaluator')
+TF_CONFIG_JOBS = ('chief', 'master', 'worker', 'ps', 'evaluator')
+
+EXIT_FAILED = 1     # The job cannot go on: starting it again would fail again.
+EXIT_FLAGS = 2      # Bad flags, host lists or TF_CONFIG.
+EXIT_RETRY = 75     # The rest of the cluster was lost: start this task again (EX_TEMPFAIL of sysexits.h).
+EXIT_SIGTERM = 143  # Ended by SIGTERM, as a shell would say it.
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The host lists of a cluster and this task's place in it; always valid.
+
+    Hosts are 'host:port', in the order of the task indices; '' is a worker that this task was not
+    told of (TF_CONFIG may leave out the others). Worker 0 is the chief. An evaluator is outside of
+    the cluster. needs_ps: whether an empty list of ps is refused. Raises FlagError naming the bad entry.
+    """
+
+    ps: tuple[str, ...]
+    workers: tuple[str, ...]
+    job: str
+    index: int
+    needs_ps: bool = True
+
+    def __post_init__(self):
+        if self.job not in JOBS:
+            raise FlagError(f'unknown job {self.job!r}: use one of {", ".join(JOBS)} (the chief is worker 0)')
+        for job, hosts in (('ps', self.ps), ('worker', self.workers)):
+            if not any(hosts) and (job == 'worker' or self.needs_ps):
+                raise FlagError(f'the cluster has no {job}: list at least one {job} host')
+        known: dict[str, str] = {}
+        for job, hosts in (('ps', self.ps), ('worker', self.workers)):
+            for index, address in enumerate(hosts):
+                self._check_address(address, f'{job} {index}', known)
+        if self.job != 'evaluator' and not 0 <= self.index < len(self._hosts()):
+            raise FlagError(f'there is no {self.job} {self.index}: the {self.job} list has '
+                            f'{len(self._hosts())} hosts, 0 to {len(self._hosts()) - 1}')
+        if not self.address and self.job != 'evaluator':
+            raise FlagError(f'the cluster does not list {self.job} {self.index}, which is this task')
+
+    def _check_address(self, address: str, task: str, known: dict[str, str]) -> None:
+        if not address and task.startswith('worker'):
+            return
+        host, port = split_address(address, task)
+        same = (host.lower().replace('localhost', '127.0.0.1'), port)
+        if known.setdefault(f'{same}', task) != task:
+            raise FlagError(f'{known[f"{same}"]} and {task} have the same address {address}')
+
+    def _hosts(self) -> tuple[str, ...]:
+        return {'ps': self.ps, 'worker': self.workers}.get(self.job, ())
+
+    @property
+    def is_chief(self) -> bool:
+        return self.job == 'worker' and self.index == 0
+
+    @property
+    def address(self) -> str:
+        """This task's own 'host:port'; '' for an evaluator."""
+        return self._hosts()[self.index] if self._hosts() else ''
+
+    @property
+    def name(self) -> str:
+        """What log lines call this task, such as 'worker 2'."""
+        return 'chief' if self.is_chief else f'{self.job} {self.index}'
+
+    @property
+    def task(self) -> str:
+        """What device names begin with, such as '/job:worker/task:2'."""
+        return f'/job:{self.job}/task:{self.index}'
+
+    @property
+    def lists(self) -> dict[str, list[str]]:
+        """What must be equal on all tasks, ready for JSON."""
+        return {'ps': list(self.ps), 'worker': list(self.workers)}
+
+    @property
+    def device_filters(self) -> list[str]:
+        """The tasks that this one talks to: a worker sees all ps and itself, a ps only itself."""
+        return ['/job:ps', self.task] if self.job == 'worker' else [self.task]
+
+    def difference(self, theirs: Mapping[str, Sequence[str]]) -> str:
+        """Says in a few words where another task's `lists` differ from these; '' if they agree.
+
+        An unknown worker ('') agrees with any, and a list with unknown workers with a longer one.
+        """
+        for job, mine in self.lists.items():
+            other = list(theirs.get(job, ()))
+            for index, (here, there) in enumerate(zip(mine, other, strict=False)):
+                if here and there and here != there:
+                    return f'{job} {index} is {there} there and {here} here'
+            if len(mine) != len(other) and '' not in (mine if len(mine) < len(other) else other):
+                return f'the {job} list has {len(other)} hosts there and {len(mine)} here'
+        return ''
+
+
+def split_address(address: str, task: str) -> tuple[str, int]:
+    """Returns host and port of 'host:port' or '[IPv6]:port'; raises FlagError naming `task`."""
+    if '://' in address:
+        raise FlagError(f'{task}: {address!r} has a scheme: write host:port without {address.split("://")[0]}://')
+    match = re.fullmatch(r'(\[[0-9A-Fa-f:.%\w]+\]|[^\s:/\[\],]+):(\d+)', address)
+    if not match:
+        hint = ' (IPv6 as [::1]:port)' if address.count(':') > 1 else ''
+        raise FlagError(f'{task}: {address!r} is not host:port{hint}')
+    if not 1 <= int(match[2]) <= 65535:
+        raise FlagError(f'{task}: the port of {address!r} is not in 1 to 65535')
+    return match[1].strip('[]'), int(match[2])
+
+
+def parse_hosts(text: str, flag: str) -> tuple[str, ...]:
+    """Splits 'a:1, b:2,' into addresses; raises FlagError for a gap, which would shift the indices."""
+    hosts = [host.strip() for host in text.split(',')]
+    while hosts and not hosts[-1]:
+        hosts.pop()
+    if '' in hosts:
+        raise FlagError(f'--{flag}={text}: entry {hosts.index("")} is empty')
+    return tuple(hosts)
+
+
+def from_flags(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int, needs_ps: bool = True) -> Cluster:
+    """Returns the cluster of --ps_hosts, --worker_hosts, --job_name and --task_id; raises FlagError."""
+    for flag, value in (('ps_hosts', ps_hosts), ('worker_hosts', worker_hosts), ('job_name', job_name)):
+        if not value.strip(' ,') and (needs_ps or flag != 'ps_hosts'):
+            raise FlagError(f'--{flag} is empty: a cluster needs --ps_hosts, --worker_hosts, --job_name and --task_id')
+    return Cluster(parse_hosts(ps_hosts, 'ps_hosts'), parse_hosts(worker_hosts, 'worker_hosts'), job_name, task_id,
+                   needs_ps)
+
+
+def from_tf_config(text: str, needs_ps: bool = True) -> Cluster:
+    """Returns the cluster of a TF_CONFIG value; raises FlagError in one line.
+
+    A chief (or master) becomes worker 0 and moves the workers up by one, since a ClusterSpec of ps
+    and worker has no chief. Hosts may be lists, or dictionaries from index to host with gaps.
+    """
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FlagError(f'TF_CONFIG is not JSON: {error}') from None
+    config = _expect(config, dict, 'TF_CONFIG')
+    hosts = _expect(config.get('cluster'), dict, "TF_CONFIG's cluster")
+    task = _expect(config.get('task'), dict, "TF_CONFIG's task")
+    for job in (*hosts, task.get('type')):
+        if job not in TF_CONFIG_JOBS:
+            raise FlagError(f'TF_CONFIG: unknown job {job!r}: known are {", ".join(TF_CONFIG_JOBS)}')
+    lists = {job: _hosts_of(job, value) for job, value in hosts.items()}
+    chiefs = lists.get('chief', ()) + lists.get('master', ())
+    if len(chiefs) > 1:
+        raise FlagError(f'TF_CONFIG: {len(chiefs)} chiefs ({", ".join(chiefs)}): there can be one')
+    job, index = task['type'], _index(task.get('index', 0), 'task index')
+    if job in ('chief', 'master'):
+        if not chiefs or index:
+            raise FlagError(f'TF_CONFIG: this task is {job} {index}, which its cluster does not list')
+        job = 'worker'
+    elif job == 'worker':
+        index += len(chiefs)
+    return Cluster(lists.get('ps', ()), chiefs + lists.get('worker', ()), job, index, needs_ps)
+
+
+def _expect(value, kind: type, what: str):
+    if not isinstance(value, kind):
+        raise FlagError(f'{what} must be {"an object" if kind is dict else kind.__name__}, got {json.dumps(value)}')
+    return value
+
+
+def _index(value, what: str) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r'\d+', str(value)):
+        raise FlagError(f'TF_CONFIG: the {what} {value!r} is not a number from 0')
+    return int(value)
+
+
+def _hosts_of(job: str, value) -> tuple[str, ...]:
+    """Returns the hosts of one job in order of index, '' where a dictionary leaves one out."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    value = {_index(index, f'index of {job}'): host for index, host in
+             _expect(value, dict, f"TF_CONFIG's list of {job}").items()}
+    for host in value.values():
+        _expect(host, str, f'TF_CONFIG: a host of {job}')
+    return tuple(value.get(index, '') for index in range(max(value, default=-1) + 1))
+
+
+def resolve(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int,
+            environ: Mapping[str, str], needs_ps: bool = True, slurm_ps: int = 0) -> Cluster | None:
+    """Returns the cluster of Slurm if `slurm_ps` asks for it, else of the flags if any is given, else of TF_CONFIG,
+    else None (no cluster)."""
+    if slurm_ps:
+        return from_slurm(environ, slurm_ps)
+    if ps_hosts or worker_hosts or job_name:
+        return from_flags(ps_hosts, worker_hosts, job_name, task_id, needs_ps)
+    text = environ.get('TF_CONFIG', '').strip()
+    return from_tf_config(text, needs_ps) if text else None
+
+
+def from_slurm(environ: Mapping[str, str], num_ps: int, first_port: int = 8888) -> Cluster:
+    """Returns the cluster of a Slurm step: its first `num_ps` tasks are ps, the others workers.
+
+    Tasks lie on the nodes in blocks (Slurm's default); task k of a node listens on first_port + k.
+    Uses no GPU variable, so it works on nodes without any. Raises FlagError naming the variable.
+    """
+    def variable(*names: str) -> str:
+        for name in names:
+            if environ.get(name):
+                return environ[name]
+        raise FlagError(f'{names[0]} is not set: start the tasks with srun')
+
+    nodes = expand_nodes(variable('SLURM_STEP_NODELIST', 'SLURM_NODELIST', 'SLURM_JOB_NODELIST'))
+    counts = expand_counts(variable('SLURM_STEP_TASKS_PER_NODE', 'SLURM_TASKS_PER_NODE'))
+    if len(counts) != len(nodes):
+        raise FlagError(f'Slurm lists {len(nodes)} nodes but task counts for {len(counts)}')
+    tasks = tuple(f'{node}:{first_port + k}' for node, count in zip(nodes, counts, strict=True) for k in range(count))
+    if not 0 < num_ps < len(tasks):
+        raise FlagError(f'{num_ps} ps of {len(tasks)} Slurm tasks: at least one ps and one worker are needed')
+    rank = int(variable('SLURM_PROCID'))
+    job, index = ('ps', rank) if rank < num_ps else ('worker', rank - num_ps)
+    return Cluster(tasks[:num_ps], tasks[num_ps:], job, index)
+
+
+def expand_nodes(text: str) -> list[str]:
+    """Expands a Slurm list such as 'a,node[01-02,05]' into names, in the order written."""
+    nodes = []
+    for prefix, inside, suffix in re.findall(r'([^,\[\]]*)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)', text):
+        for part in inside.split(',') if inside else ['']:
+            first, _, last = part.partition('-')
+            numbers = [first] if not last else [
+                str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+            nodes += [prefix + number + suffix for number in numbers if prefix + number + suffix]
+    return nodes
+
+
+def expand_counts(text: str) -> list[int]:
+    """Expands Slurm's '2(x3),1' into [2, 2, 2, 1]."""
+    return [int(count) for count, times in re.findall(r'(\d+)(?:\(x(\d+)\))?', text)
+            for _ in range(int(times or 1))]

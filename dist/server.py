@@ -1,0 +1,135 @@
+"""The server of one task: what it may see and use, its port, and how its process ends.
+
+TensorFlow is imported only inside the two functions that need it: a ps must hide the GPUs before
+TensorFlow is loaded, and a taken port should be said without waiting for the import.
+"""
+
+import errno
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, MutableMapping
+
+from dist.hosts import Cluster, split_address
+from dist.memory import keep_freed_memory
+from inception_mg.errors import FlagError, UserError
+
+
+def hide_gpus(environ: MutableMapping[str, str]) -> None:
+    """Makes a ps blind to GPUs; has an effect only before TensorFlow is imported."""
+    environ['CUDA_VISIBLE_DEVICES'] = '-1'
+
+
+def choose_gpus(numbers: str, environ: MutableMapping[str, str]) -> None:
+    """Shows TensorFlow only the GPUs of these numbers ('' = leave it as it is), counted among those that
+    CUDA_VISIBLE_DEVICES shows; has an effect only before TensorFlow is imported. FlagError for one too high."""
+    if not numbers:
+        return
+    chosen = [number.strip() for number in numbers.split(',')]
+    shown = [name for name in environ.get('CUDA_VISIBLE_DEVICES', '').split(',') if name]
+    if shown and int(max(chosen, key=int)) >= len(shown):
+        raise FlagError(f'--gpus={numbers}, but CUDA_VISIBLE_DEVICES={",".join(shown)} shows {len(shown)}')
+    environ['CUDA_VISIBLE_DEVICES'] = ','.join(shown[int(number)] if shown else number for number in chosen)
+
+
+def bypass_proxy(cluster: Cluster, environ: MutableMapping[str, str]) -> None:
+    """Exempts the cluster's hosts from http_proxy, https_proxy and grpc_proxy, which gRPC obeys.
+
+    gRPC reads no_grpc_proxy and, only if that is unset, no_proxy; so the latter is carried over.
+    """
+    if not any(environ.get(name) for name in ('grpc_proxy', 'http_proxy', 'https_proxy')):
+        return
+    exempt = [name for name in (environ.get('no_grpc_proxy') or environ.get('no_proxy', '')).split(',') if name]
+    hosts = [split_address(address, '')[0] for address in cluster.ps + cluster.workers if address]
+    environ['no_grpc_proxy'] = ','.join(dict.fromkeys(exempt + hosts))
+
+
+def check_port(address: str, task: str, patience: float = 3.0, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Raises UserError if another process listens on the port of `address`.
+
+    TensorFlow's server listens on every interface, so this tries to do the same; waits `patience`
+    seconds for a predecessor that has just been killed.
+    """
+    deadline = time.monotonic() + patience
+    while (error := _bind_error(split_address(address, task)[1])) is not None:
+        if time.monotonic() > deadline:
+            raise UserError(f'{task} cannot listen on {address}: {error} (another process, perhaps an '
+                            'earlier run, holds the port)')
+        sleep(0.2)
+
+
+def _bind_error(port: int) -> str | None:
+    for family, anywhere in ((socket.AF_INET6, '::'), (socket.AF_INET, '0.0.0.0')):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((anywhere, port))
+                probe.listen(1)
+        except OSError as error:
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # A machine without IPv6.
+                return error.strerror.lower()
+    return None
+
+
+def session_config(cluster: Cluster, base=None):
+    """Returns the ConfigProto of this task's server and sessions: `base` with the cluster's part.
+
+    The server creates the devices, so memory options and device counts count only if it has them:
+    give the same value to both. A ps has no GPU.
+    """
+    import tensorflow as tf
+    config = tf.compat.v1.ConfigProto()
+    if base is not None:
+        config.CopyFrom(base)
+    del config.device_filters[:]
+    config.device_filters.extend(cluster.device_filters)
+    if cluster.job == 'ps':
+        config.device_count['GPU'] = 0
+    return config
+
+
+def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
+    """Starts and returns the tf.distribute.Server of this task; says who can reach it. The process keeps the memory
+    that it frees from here on (dist/memory.py).
+
+    Raises UserError in one line if the port cannot be had.
+    """
+    import tensorflow as tf
+    keep_freed_memory(os.environ)
+    check_port(cluster.address, cluster.name)
+    bypass_proxy(cluster, os.environ)
+    spec = tf.train.ClusterSpec({job: {i: host for i, host in enumerate(hosts) if host}
+                                 for job, hosts in cluster.lists.items() if hosts})
+    try:
+        server = tf.distribute.Server(spec, job_name=cluster.job, task_index=cluster.index, config=config)
+    except tf.errors.OpError as error:
+        raise UserError(f'{cluster.name} cannot start its server on {cluster.address}: '
+                        f'{error.message.splitlines()[0]}') from None
+    log(f'{cluster.name} serves on {cluster.address}')
+    if not is_loopback(cluster.address):
+        log(f'{cluster.name}: {open_port_warning(cluster.address)}')
+    return server
+
+
+def leave_process(code: int) -> None:
+    """Ends this process at once, with its output flushed.
+
+    TensorFlow's server cannot be stopped, and the interpreter's own way out waits in its destructor
+    for calls to other tasks, for ever if those are gone.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether 'host:port' names this machine's loopback interface."""
+    host = split_address(address, '')[0].lower()
+    return host in ('localhost', '::1') or host.startswith('127.')
+
+
+def open_port_warning(address: str) -> str:
+    """The line that says who can reach a TensorFlow server: anyone, whatever address is listed."""
+    return (f'port {split_address(address, "")[1]} listens on every network interface, without '
+            'authentication or encryption: whoever reaches it can run code here; keep it behind a firewall')

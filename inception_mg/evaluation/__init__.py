@@ -1,0 +1,1 @@
+"""The scores of a checkpoint, of each new checkpoint, and per class."""

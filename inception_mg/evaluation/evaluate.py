@@ -1,0 +1,233 @@
+"""Evaluation: precision@1 and recall@5 of a checkpoint on every image of a data set, each once."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from inception_mg.config import DataConfig, EvalConfig, ModelConfig
+from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
+from inception_mg.data.input_pipeline import evaluation_dataset, explain_input_error
+from inception_mg.data.progress import progress
+from inception_mg.errors import FlagError, UserError
+from inception_mg.evaluation import per_class
+from inception_mg.model import metrics
+from inception_mg.model.inception_v3 import inception_v3
+from inception_mg.model.layers import Layers
+from inception_mg.run_dir import model_card
+from inception_mg.weights import checkpoints
+
+v1 = tf.compat.v1
+Say = Callable[[str], None]
+RESULTS_FILE = 'results.jsonl'
+
+
+class Setup(NamedTuple):
+    """What is evaluated on which images. images: how many of them count."""
+
+    data: DataConfig
+    model: ModelConfig
+    config: EvalConfig
+    info: DatasetInfo
+    paths: list[str]
+    images: int
+
+    @property
+    def k(self) -> int:
+        """The number of guesses of recall@k."""
+        return metrics.recall_k(len(self.info.classes))
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of every output, beginning with the background."""
+        return [self.info.class_name(label) for label in range(self.info.num_outputs)]
+
+
+class EvalGraph(NamedTuple):
+    """hits: of one batch. labels, guesses: int32 [n] of its images. start_input: goes back to the first
+    image. variables: all of the model's, with the batch-norm statistics."""
+
+    hits: metrics.Hits
+    labels: tf.Tensor
+    guesses: tf.Tensor
+    start_input: tf.Operation
+    variables: list[tf.Variable]
+
+
+class Outcome(NamedTuple):
+    """Of one checkpoint. confusion: int64 [outputs, outputs], images by their class (row) and guess (column)."""
+
+    step: int
+    scores: metrics.Scores
+    confusion: np.ndarray
+
+
+def evaluate(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say = print,
+             chosen: Collection[str] = model_card.SETTINGS) -> metrics.Scores:
+    """Evaluates the newest checkpoint once.
+
+    Results go to the screen, to summaries and results.jsonl in eval_dir, and as a line of JSON to
+    `say`. chosen: the settings that the user gave; the others are taken from the checkpoint's model.json. Raises
+    UserError for what the user can mend: no checkpoint, no averages, other classes.
+    """
+    checkpoint = checkpoints.find_checkpoint(config.checkpoint_dir, 'checkpoint_dir')
+    setup = set_up(data, model, config, chosen)
+    with Results(setup, say) as results, Evaluation(setup) as evaluation:
+        started = time.monotonic()
+        outcome = evaluation.score(checkpoint)
+        results.publish(checkpoint, outcome, time.monotonic() - started)
+    return outcome.scores
+
+
+def set_up(data: DataConfig, model: ModelConfig, config: EvalConfig,
+           chosen: Collection[str] = model_card.SETTINGS) -> Setup:
+    """Brings the settings together with the model's card and the data set's description.
+
+    Raises UserError where they do not fit, or something is missing.
+    """
+    folder = model_card.folder_of(config.checkpoint_dir)
+    card = model_card.read_card(folder)
+    data, model = model_card.settle(card, folder, data, model, chosen)
+    if not data.data_dir:
+        raise FlagError('--data_dir is empty: name the folder with the shards and dataset.json')
+    info, paths = read_dataset_info(data.data_dir), shard_paths(data.data_dir, config.subset)
+    model_card.check_classes(card, folder, info.classes, data.data_dir)
+    images = info.num_images(config.subset)
+    return Setup(data, model, config, info, paths, min(images, config.num_examples) if config.num_examples else images)
+
+
+class Evaluation:
+    """The network with fixed statistics over the images of a data set, in a session of its own.
+
+    Scores one checkpoint after another; a context manager.
+    """
+
+    def __init__(self, setup: Setup):
+        self._setup, data = setup, setup.data
+        with tf.Graph().as_default() as graph:
+            self._graph = build_eval_graph(setup.paths, data, setup.model, setup.info.num_outputs,
+                                           setup.config.num_examples, setup.k)
+            self._weights = Weights(
+                self._graph.variables, setup.config.use_averages,
+                f'the data set in {data.data_dir} has {len(setup.info.classes)} classes; give the --data_dir, --width '
+                'and --image_size that the model was trained with')
+        self._session = v1.Session(graph=graph, config=v1.ConfigProto(allow_soft_placement=True))
+
+    def __enter__(self) -> 'Evaluation':
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._session.close()
+
+    def score(self, checkpoint: str) -> Outcome:
+        """Evaluates a checkpoint, named by its path prefix, on every image.
+
+        Raises UserError if the checkpoint does not fit, or the images are not those of dataset.json.
+        """
+        setup, graph, run = self._setup, self._graph, self._session.run
+        self._weights.restore(self._session, checkpoint)
+        step_v = checkpoints.step_of(checkpoint)
+        run(graph.start_input)
+        totals, confusion = [0, 0, 0], np.zeros([setup.info.num_outputs] * 2, np.int64)
+        batches = -(-setup.images // setup.data.batch_size)
+        try:
+            for _ in progress(range(batches), batches, 'evaluate', 'batch'):
+                hits_v, labels_v, guesses_v = run([graph.hits, graph.labels, graph.guesses])
+                totals = [total + int(hit) for total, hit in zip(totals, hits_v, strict=True)]
+                np.add.at(confusion, (labels_v, guesses_v), 1)
+            run(graph.hits)
+            raise UserError(f'{setup.data.data_dir}: more images than dataset.json says: write it anew with '
+                            'scripts/build_image_data.py --describe')
+        except tf.errors.OutOfRangeError:
+            return Outcome(step_v, metrics.Scores(*totals, setup.k), confusion)
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            raise explain_input_error(error, setup.paths) or error from error
+
+
+def build_eval_graph(paths: Sequence[str], data: DataConfig, model: ModelConfig, num_outputs: int,
+                     num_examples: int, k: int) -> EvalGraph:
+    """Builds the network with fixed statistics over the images of `paths`; runs nothing."""
+    with tf.device('/device:CPU:0'):
+        dataset = evaluation_dataset(paths, image_size=data.image_size, batch_size=data.batch_size,
+                                     num_preprocess_threads=data.num_preprocess_threads, num_examples=num_examples,
+                                     skip_damaged_records=data.skip_damaged_records)
+        iterator = v1.data.make_initializable_iterator(dataset)
+        images, labels, _ = iterator.get_next()
+    layers = Layers(is_training=False, compute_dtype=tf.as_dtype(model.compute_dtype), width=model.width)
+    with v1.variable_scope(v1.get_variable_scope(), use_resource=True):
+        logits = inception_v3(images, num_outputs, layers).logits
+    return EvalGraph(metrics.build_hits(logits, labels, k), labels, metrics.build_guesses(logits, labels),
+                     iterator.initializer, v1.global_variables())
+
+
+class Weights:
+    """Restores a checkpoint's averages, or raw weights, by name, after checking that they fit.
+
+    variables: all of one graph's model. remedy: the end of the message where they do not fit.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], use_averages: bool, remedy: str):
+        self._variables, self._use_averages, self._remedy = variables, use_averages, remedy
+        self._saver: v1.train.Saver | None = None
+
+    def restore(self, session: v1.Session, checkpoint: str) -> None:
+        """Raises UserError where a variable is missing or has another shape."""
+        names = checkpoints.names_to_restore(checkpoint, self._variables, self._use_averages)
+        checkpoints.check_shapes(checkpoint, names, self._remedy)
+        try:
+            with session.graph.as_default():
+                self._saver = self._saver or v1.train.Saver(names)
+                self._saver.restore(session, checkpoint)
+        except tf.errors.OpError as error:
+            raise UserError(f'cannot restore {checkpoint}: {str(error).splitlines()[0]}') from error
+
+
+class Results:
+    """Where results go: the screen, eval_dir with summaries and results.jsonl, and the report; a context manager."""
+
+    def __init__(self, setup: Setup, say: Say):
+        config, images, classes = setup.config, setup.images, len(setup.info.classes)
+        self._setup, self._say = setup, say
+        self.eval_dir = config.eval_dir or os.path.join(model_card.folder_of(config.checkpoint_dir), 'eval')
+        try:
+            os.makedirs(self.eval_dir, exist_ok=True)
+        except OSError as error:
+            raise UserError(f'--eval_dir={self.eval_dir}: {error.strerror}') from None
+        say(f'data       {setup.data.data_dir}: {images} {config.subset} images of {classes} classes')
+        say(f'model      width {setup.model.width:g}, {setup.data.image_size} x {setup.data.image_size}')
+        say(f'weights    {"moving averages" if config.use_averages else "raw weights"} from {config.checkpoint_dir}')
+        say(f'eval_dir   {self.eval_dir}')
+        if setup.k < metrics.RECALL_AT:
+            say(f'recall@{setup.k} instead of recall@{metrics.RECALL_AT}: {metrics.RECALL_AT} guesses among '
+                f'{classes} classes could hardly miss')
+        with tf.Graph().as_default():  # This FileWriter refuses to be made outside of one.
+            self._writer = v1.summary.FileWriter(self.eval_dir)
+
+    def __enter__(self) -> 'Results':
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._writer.close()
+
+    def publish(self, checkpoint: str, outcome: Outcome, seconds: float) -> dict:
+        """Says and writes the outcome of one checkpoint; returns what results.jsonl has of it."""
+        scores, config, recall = outcome.scores, self._setup.config, f'recall@{outcome.scores.k}'
+        result = {'checkpoint': checkpoint, 'step': outcome.step, 'subset': config.subset,
+                  'images': scores.images, 'precision@1': round(scores.precision_at_1, 6),
+                  recall: round(scores.recall_at_k, 6), 'averages': config.use_averages, 'seconds': round(seconds, 1)}
+        if config.report_dir:
+            per_class.write_report(config.report_dir, outcome.confusion, self._setup.labels, result, self._say)
+        self._say(f'step {result["step"]}: precision@1 = {scores.precision_at_1:.4f} ({scores.first} of '
+                  f'{scores.images}), {recall} = {scores.recall_at_k:.4f}, {seconds:.1f} s')
+        line = json.dumps(result)
+        self._say(line)
+        with open(os.path.join(self.eval_dir, RESULTS_FILE), 'a', encoding='utf-8') as file:
+            file.write(line + '\n')
+        values = [v1.Summary.Value(tag=tag, simple_value=result[tag]) for tag in ('precision@1', recall)]
+        self._writer.add_summary(v1.Summary(value=values), result['step'])
+        self._writer.flush()
+        return result

@@ -1,0 +1,1 @@
+"""The same arithmetic as the plain form, at less cost."""

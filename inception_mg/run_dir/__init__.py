@@ -1,0 +1,1 @@
+"""What a training leaves beside its checkpoints: model.json, its state, STOP."""

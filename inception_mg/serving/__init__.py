@@ -1,0 +1,1 @@
+"""A checkpoint becomes a model for others, and such a model classifies files."""

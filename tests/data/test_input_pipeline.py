@@ -1,0 +1,260 @@
+"""Every record once per epoch and reader set, reproducible, and damage that is named or skipped."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from inception_mg.config import DataConfig
+from inception_mg.data import input_pipeline
+from inception_mg.data.example import build_example
+from inception_mg.errors import UserError
+
+SIZE = 80
+
+
+def _jpeg(level: int) -> bytes:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        return session.run(tf.io.encode_jpeg(np.full((16, 20, 3), level, np.uint8), quality=100))
+
+
+def _example(number: int, encoded: bytes | None = None) -> bytes:
+    """Image i is of one colour, level i * 4, its label i."""
+    encoded = _jpeg(number * 4) if encoded is None else encoded
+    return build_example(encoded, 16, 20, number, f'class {number}', f'image{number}.jpg')
+
+
+def _write(path, examples) -> str:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            writer.write(example)
+    return str(path)
+
+
+@pytest.fixture(scope='module')
+def examples():
+    return [_example(number) for number in range(22)]
+
+
+def _shards(folder, examples, count: int) -> list[str]:
+    return [_write(folder / f'train-{i:05d}-of-{count:05d}', examples[i::count]) for i in range(count)]
+
+
+def _data(**values) -> DataConfig:
+    values = {'image_size': SIZE, 'distort': False, 'data_seed': 5, 'num_preprocess_threads': 2,
+              'num_readers': 2} | values
+    return DataConfig(**values)
+
+
+def _take(dataset, steps: int | None = None) -> list:
+    """Runs a dataset for some steps, or to its end; called inside a graph."""
+    batch = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next()
+    values = []
+    with tf.compat.v1.Session() as session:
+        try:
+            while steps is None or len(values) < steps:
+                values.append(session.run(batch))
+        except tf.errors.OutOfRangeError:
+            if steps is not None:
+                raise
+    return values
+
+
+def _training(paths, count: int, steps: int, data: DataConfig, **kwargs) -> list:
+    with tf.Graph().as_default():
+        return _take(input_pipeline.training_dataset(paths, count, data=data, **kwargs), steps)
+
+
+def _labels(batches) -> list[int]:
+    return [int(label) for _, labels, *_ in batches for label in labels]
+
+
+def _evaluation(paths, batch_size: int, **kwargs) -> list:
+    with tf.Graph().as_default():
+        return _take(input_pipeline.evaluation_dataset(
+            paths, image_size=SIZE, batch_size=batch_size, num_preprocess_threads=4, **kwargs))
+
+
+@pytest.mark.parametrize('readers,shards', [
+    (1, 1), (1, 5), (2, 1), (2, 5), (3, 2), (3, 5), (4, 2), (4, 5), (7, 1), (7, 5)])
+def test_in_every_epoch_each_image_is_seen_by_exactly_one_reader(tmp_path, examples, readers, shards):
+    paths = _shards(tmp_path, examples, shards)
+    epochs = [[], []]
+    for reader in range(readers):
+        # Whole shards where there are enough, else every n-th record; record i is in shard i % shards.
+        parts = range(reader, shards, readers) if shards >= readers else [reader]
+        count = sum(len(examples[part::max(shards, readers)]) for part in parts)
+        seen = _labels(_training(paths, len(examples), 2 * count, _data(), batch_size=1,
+                                 first_shard=reader, num_shards=readers))
+        epochs[0] += seen[:count]
+        epochs[1] += seen[count:]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(22))] * 2
+
+
+def test_images_of_a_batch_differ_and_belong_to_their_labels(tmp_path, examples):
+    for images, labels in _training(_shards(tmp_path, examples, 2), 22, 2, _data(batch_size=11)):
+        assert images.shape == (11, SIZE, SIZE, 3) and images.dtype == np.float32
+        assert len(set(labels)) == 11
+        np.testing.assert_allclose(images.mean((1, 2, 3)), labels * 4 / 127.5 - 1, atol=0.01)
+
+
+def test_a_reader_with_one_image_goes_on_as_long_as_the_others(tmp_path, examples):
+    paths = [_write(tmp_path / 'train-00000-of-00002', examples[1:]), _write(tmp_path / 'train-00001-of-00002',
+                                                                             examples[:1])]
+    for reader, labels in ((0, set(range(1, 22))), (1, {0})):
+        batches = _training(paths, 22, 20, _data(batch_size=4), first_shard=reader, num_shards=2)
+        assert len(batches) == 20 and set(_labels(batches)) == labels
+
+
+def test_batches_have_a_static_shape_and_cross_epochs(tmp_path, examples):
+    paths = _shards(tmp_path, examples, 1)
+    with tf.Graph().as_default():
+        dataset = input_pipeline.training_dataset(paths, 0, data=_data(batch_size=8))
+        assert dataset.element_spec[0].shape == (8, SIZE, SIZE, 3)
+        assert dataset.element_spec[1] == tf.TensorSpec([8], tf.int32)
+        labels = _labels(_take(dataset, 11))
+    assert sorted(labels) == sorted(list(range(22)) * 4)
+
+
+def test_a_seed_fixes_the_stream_whatever_the_threads(tmp_path, examples):
+    paths = _shards(tmp_path, examples, 3)
+
+    def stream(seed: int, threads: int) -> tuple:
+        batches = _training(paths, 22, 4, _data(batch_size=11, data_seed=seed, distort=True,
+                                               num_preprocess_threads=threads))
+        return np.concatenate([images for images, _ in batches]), _labels(batches)
+
+    images, labels = stream(1, 1)
+    again, labels_again = stream(1, 4)
+    assert labels == labels_again
+    np.testing.assert_array_equal(images, again)
+    assert labels[:22] != labels[22:]  # Shuffled anew in the second epoch.
+    for other in (2, 0):
+        others, other_labels = stream(other, 4)
+        assert other_labels != labels
+        assert not np.array_equal(others, images)
+
+
+def test_distortions_differ_between_epochs_and_readers(tmp_path):
+    gradient = np.tile(np.linspace(0, 255, 60, dtype=np.uint8)[:, None, None], (1, 60, 3))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        example = _example(1, session.run(tf.io.encode_jpeg(gradient)))
+    paths = [_write(tmp_path / f's{i}', [example]) for i in range(2)]
+    seen = [image.tobytes() for reader in range(2) for image, _ in _training(
+        paths, 2, 4, _data(distort=True, batch_size=1), first_shard=reader, num_shards=2)]
+    assert len(set(seen)) == 8
+
+
+@pytest.mark.parametrize('batch_size', [1, 4, 10, 32])
+def test_evaluation_sees_each_image_once(tmp_path, examples, batch_size):
+    batches = _evaluation(_shards(tmp_path, examples[:10], 3), batch_size)
+    names = [name for _, _, filenames in batches for name in filenames]
+    assert sorted(names) == sorted(f'image{i}.jpg'.encode() for i in range(10))
+    assert names == [f'image{label}.jpg'.encode() for label in _labels(batches)]
+    assert [len(labels) for _, labels, _ in batches][:-1] == [batch_size] * (len(batches) - 1)
+
+
+def test_evaluation_of_the_first_few(tmp_path, examples):
+    paths = _shards(tmp_path, examples[:10], 3)
+    assert _labels(_evaluation(paths, 4, num_examples=7)) == _labels(_evaluation(paths, 4))[:7]
+
+
+def test_no_shards_or_only_empty_ones_are_refused(tmp_path, examples):
+    with pytest.raises(UserError, match='--data_dir'):
+        input_pipeline.training_dataset([], 0, data=_data())
+    empty, full = _write(tmp_path / 'empty', []), _write(tmp_path / 'full', examples)
+    with pytest.raises(UserError, match='empty.*reader 0 of 2'):
+        input_pipeline.training_dataset([empty, full], 22, data=_data(), num_shards=2)
+    with pytest.raises(UserError, match='3 records are not enough for 4 readers'):
+        input_pipeline.training_dataset([full], 3, data=_data(), num_shards=4)
+    assert len(_labels(_training([empty, full], 22, 2, _data(batch_size=11)))) == 22
+
+
+def _failure(paths, data: DataConfig, steps: int = 50) -> UserError:
+    with pytest.raises((tf.errors.OpError, UnicodeDecodeError)) as caught:
+        _training(paths, 22, steps, data)
+    return input_pipeline.explain_input_error(caught.value, paths)
+
+
+def _damage_shard(paths, shard: int, how: str) -> None:
+    content = bytearray(open(paths[shard], 'rb').read())
+    if how == 'cut':
+        del content[-100:]
+    else:
+        content[len(content) // 2] ^= 255
+    with open(paths[shard], 'wb') as file:
+        file.write(content)
+
+
+@pytest.mark.parametrize('how', ['cut', 'corrupt'])
+def test_a_damaged_shard_is_named(tmp_path, examples, how):
+    paths = _shards(tmp_path, examples, 4)
+    _damage_shard(paths, 3, how)
+    error = _failure(paths, _data(batch_size=2))
+    assert isinstance(error, UserError)
+    assert paths[3] in str(error) and 'record' in str(error) and '--skip_damaged_records' in str(error)
+    assert '\n' not in str(error)
+
+
+def test_a_missing_shard_is_named(tmp_path, examples):
+    paths = _shards(tmp_path, examples, 2) + [str(tmp_path / 'gone')]
+    assert str(tmp_path / 'gone') in str(_failure(paths, _data(batch_size=2)))
+    with pytest.raises(UserError, match='gone'):
+        input_pipeline.training_dataset(paths, 22, data=_data(skip_damaged_records=True))
+
+
+def test_skipping_goes_on_after_a_damaged_shard(tmp_path, examples, capfd):
+    paths = _shards(tmp_path, examples, 2)
+    _damage_shard(paths, 1, 'cut')
+    damage, = input_pipeline.count_damage(paths)
+    assert damage.path == paths[1] and damage.good_records == 10 and 'byte' in damage.reason
+    labels = _labels(_training(paths, 22, 6, _data(batch_size=7, skip_damaged_records=True)))
+    assert sorted(labels) == sorted([i for i in range(22) if i != 21] * 2)
+    report = capfd.readouterr().err
+    assert f'1 damaged shard: {paths[1]}, skipped from record 10 on' in report
+
+
+def _with_bad_images(folder, examples) -> list[str]:
+    bad = [_example(20, b'not an image'), _example(21, _jpeg(0)[:-120])]
+    return [_write(folder / 'good', examples[:10]), _write(folder / 'bad', examples[10:14] + bad)]
+
+
+@pytest.mark.parametrize('distort', [True, False])
+def test_an_undecodable_image_is_named(tmp_path, examples, distort):
+    paths = _with_bad_images(tmp_path, examples)
+    message = str(_failure(paths, _data(batch_size=2, distort=distort)))
+    assert f'{paths[1]}: record 4 (image image20.jpg)' in message
+
+
+def test_a_record_that_is_no_example_is_named(tmp_path, examples):
+    paths = [_write(tmp_path / 'bad', examples[:3] + [b'\xff\xff\xff'])]
+    assert f'{paths[0]}: record 3 is no tf.train.Example' in str(_failure(paths, _data(batch_size=2)))
+
+
+@pytest.mark.parametrize('distort', [True, False])
+def test_skipping_goes_on_after_undecodable_images(tmp_path, examples, capfd, distort):
+    paths = _with_bad_images(tmp_path, examples)
+    data = _data(batch_size=7, skip_damaged_records=True, distort=distort)
+    assert sorted(_labels(_training(paths, 16, 4, data))) == sorted(list(range(14)) * 2)
+    report = capfd.readouterr().err
+    assert f'skipped record 4 of {paths[1]}: its image cannot be decoded' in report
+    assert f'record 5 of {paths[1]}' in report and '(2 skipped so far)' in report
+    assert sorted(_labels(_evaluation(paths, 4, skip_damaged_records=True))) == list(range(14))
+
+
+def test_a_set_without_one_readable_image_ends(tmp_path):
+    paths = [_write(tmp_path / 'bad', [_example(1, b'no image')] * 3)]
+    message = str(_failure(paths, _data(batch_size=2, skip_damaged_records=True)))
+    assert paths[0] in message
+
+
+def test_a_set_without_one_whole_record_ends(tmp_path, examples):
+    paths = [_write(tmp_path / 'bad', examples[:1])]
+    _damage_shard(paths, 0, 'cut')
+    message = str(_failure(paths, _data(batch_size=2, skip_damaged_records=True)))
+    assert message == f'{paths[0]}: not one readable record'
+
+
+def test_errors_that_are_not_the_input_s_are_left_alone():
+    assert input_pipeline.explain_input_error(ValueError('x'), []) is None
+    error = tf.errors.InvalidArgumentError(None, None, 'Loss is not finite')
+    assert input_pipeline.explain_input_error(error, []) is None

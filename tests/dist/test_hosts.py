@@ -1,0 +1,220 @@
+"""Host lists, TF_CONFIG and Slurm: who is who, and one line for whatever is wrong."""
+
+import json
+import socket
+
+import pytest
+
+from dist import hosts
+from dist.server import bypass_proxy, check_port, choose_gpus, hide_gpus, is_loopback, open_port_warning, session_config, start_server
+from inception_mg.errors import FlagError, UserError
+
+PS, WORKERS = ('a:1', 'b:2'), ('c:3', 'd:4', 'e:5')
+
+
+def config(cluster, kind=None, index=0) -> str:
+    return json.dumps({'cluster': cluster, 'task': {'type': kind, 'index': index}})
+
+
+def test_flags():
+    cluster = hosts.from_flags('a:1, b:2,', ' c:3,d:4 ,e:5', 'worker', 1)
+    assert (cluster.ps, cluster.workers, cluster.address, cluster.is_chief) == (PS, WORKERS, 'd:4', False)
+    assert cluster.device_filters == ['/job:ps', '/job:worker/task:1']
+    assert hosts.Cluster(PS, WORKERS, 'worker', 0).is_chief
+    assert hosts.Cluster(PS, WORKERS, 'ps', 1).device_filters == ['/job:ps/task:1']
+
+
+def test_ipv6():
+    cluster = hosts.from_flags('[::1]:2222', '[fe80::1]:2223', 'ps', 0)
+    assert hosts.split_address(cluster.address, '') == ('::1', 2222)
+
+
+@pytest.mark.parametrize('ps, workers, job, index, words', [
+    ('', 'c:3', 'ps', 0, '--ps_hosts is empty'),
+    (',', 'c:3', 'ps', 0, '--ps_hosts is empty'),
+    ('a:1', '', 'ps', 0, '--worker_hosts is empty'),
+    ('a:1', 'c:3', '', 0, '--job_name is empty'),
+    ('a', 'c:3', 'ps', 0, "ps 0: 'a' is not host:port"),
+    ('a:1', 'c:3,d', 'ps', 0, "worker 1: 'd' is not host:port"),
+    ('a:0', 'c:3', 'ps', 0, 'port of'),
+    ('a:65536', 'c:3', 'ps', 0, '1 to 65535'),
+    ('a:x', 'c:3', 'ps', 0, 'not host:port'),
+    ('http://a:1', 'c:3', 'ps', 0, 'has a scheme'),
+    ('grpc://a:1', 'c:3', 'ps', 0, 'has a scheme'),
+    ('::1:22', 'c:3', 'ps', 0, 'IPv6 as'),
+    ('a:1,,b:2', 'c:3', 'ps', 0, 'entry 1 is empty'),
+    ('a:1 b:2', 'c:3', 'ps', 0, 'not host:port'),
+    ('a:1', 'c:3', 'ps', 1, 'there is no ps 1'),
+    ('a:1', 'c:3', 'worker', -1, 'there is no worker -1'),
+    ('a:1', 'c:3,a:1', 'worker', 0, 'ps 0 and worker 1 have the same address a:1'),
+    ('localhost:1', '127.0.0.1:1', 'worker', 0, 'same address'),
+    ('a:1', 'c:3', 'chief', 0, "unknown job 'chief': use one of ps, worker, evaluator"),
+])
+def test_bad_flags_are_refused_in_one_line(ps, workers, job, index, words):
+    with pytest.raises(FlagError) as caught:
+        hosts.from_flags(ps, workers, job, index)
+    assert words in str(caught.value) and '\n' not in str(caught.value)
+    assert caught.value.exit_code == hosts.EXIT_FLAGS
+
+
+@pytest.mark.parametrize('text, job, index, chief, address', [
+    (config({'ps': ['a:1'], 'worker': ['c:3', 'd:4']}, 'worker', 1), 'worker', 1, False, 'd:4'),
+    (config({'ps': ['a:1'], 'worker': ['c:3', 'd:4']}, 'worker', '0'), 'worker', 0, True, 'c:3'),
+    (config({'ps': ['a:1'], 'chief': ['z:9'], 'worker': ['c:3', 'd:4']}, 'worker', 1), 'worker', 2, False, 'd:4'),
+    (config({'ps': ['a:1'], 'chief': ['z:9'], 'worker': ['c:3']}, 'chief', 0), 'worker', 0, True, 'z:9'),
+    (config({'ps': ['a:1'], 'master': ['z:9'], 'worker': ['c:3']}, 'master', '0'), 'worker', 0, True, 'z:9'),
+    (config({'ps': ['a:1'], 'chief': ['z:9']}, 'ps', 0), 'ps', 0, False, 'a:1'),
+    (config({'ps': {'0': 'a:1', '1': 'b:2'}, 'worker': {'1': 'd:4'}}, 'worker', '1'), 'worker', 1, False, 'd:4'),
+    (config({'ps': {0: 'a:1'}, 'chief': {'0': 'z:9'}, 'worker': {'2': 'd:4'}}, 'worker', 2), 'worker', 3, False, 'd:4'),
+    (config({'ps': ['a:1'], 'chief': ['z:9']}, 'evaluator', 0), 'evaluator', 0, False, ''),
+    (config({'ps': ['a:1'], 'worker': ['c:3'], 'evaluator': ['v:1']}, 'evaluator', 0), 'evaluator', 0, False, ''),
+])
+def test_tf_config(text, job, index, chief, address):
+    cluster = hosts.from_tf_config(text)
+    assert (cluster.job, cluster.index, cluster.is_chief, cluster.address) == (job, index, chief, address)
+
+
+@pytest.mark.parametrize('text, words', [
+    ('{"cluster": ', 'TF_CONFIG is not JSON'),
+    ('[]', 'TF_CONFIG must be an object'),
+    ('{}', "TF_CONFIG's cluster must be an object"),
+    (json.dumps({'cluster': {'ps': ['a:1'], 'worker': ['c:3']}}), "TF_CONFIG's task must be an object"),
+    (config({'ps_hosts': ['a:1'], 'worker': ['c:3']}, 'ps'), "unknown job 'ps_hosts': known are chief, master, worker"),
+    (config({'ps': ['a:1'], 'worker': ['c:3']}, 'boss'), "unknown job 'boss'"),
+    (config({'ps': ['a:1'], 'worker': ['c:3']}, 'worker', 'x'), "task index 'x' is not a number"),
+    (config({'ps': ['a:1'], 'worker': ['c:3']}, 'worker', -1), 'not a number from 0'),
+    (config({'ps': ['a:1'], 'worker': ['c:3']}, 'worker', 3), 'there is no worker 3'),
+    (config({'ps': ['a:1'], 'worker': ['c:3']}, 'chief', 0), 'its cluster does not list'),
+    (config({'ps': ['a:1'], 'chief': ['c:3'], 'master': ['d:4']}, 'chief', 0), '2 chiefs'),
+    (config({'worker': ['c:3', 'd:4']}, 'worker', 0), 'the cluster has no ps'),
+    (config({'ps': 'a:1', 'worker': ['c:3']}, 'ps', 0), "list of ps must be an object"),
+    (config({'ps': [7], 'worker': ['c:3']}, 'ps', 0), 'a host of ps must be str'),
+    (config({'ps': ['a:1'], 'worker': {'1': 'd:4'}}, 'worker', 0), 'which is this task'),
+])
+def test_bad_tf_config_is_refused_in_one_line(text, words):
+    with pytest.raises(FlagError) as caught:
+        hosts.from_tf_config(text)
+    assert words in str(caught.value) and '\n' not in str(caught.value)
+
+
+def test_resolve_prefers_flags():
+    environ = {'TF_CONFIG': config({'ps': ['x:1'], 'worker': ['y:2']}, 'ps', 0)}
+    assert hosts.resolve('a:1', 'c:3', 'worker', 0, environ).address == 'c:3'
+    assert hosts.resolve('', '', '', 0, environ).address == 'x:1'
+    assert hosts.resolve('', '', '', 0, {}) is None
+
+
+def slurm(rank, nodes='node[01-02]', tasks='2(x2)', **more):
+    return {'SLURM_STEP_NODELIST': nodes, 'SLURM_STEP_TASKS_PER_NODE': tasks, 'SLURM_PROCID': str(rank), **more}
+
+
+def test_slurm():
+    first, last = hosts.from_slurm(slurm(0), 1), hosts.from_slurm(slurm(3), 1, first_port=7000)
+    assert first.ps == ('node01:8888',)
+    assert first.workers == ('node01:8889', 'node02:8888', 'node02:8889')
+    assert (first.job, last.job, last.index, last.address) == ('ps', 'worker', 2, 'node02:7001')
+
+
+@pytest.mark.parametrize('text, names', [
+    ('a', ['a']), ('a,b', ['a', 'b']), ('node[01-02,05]', ['node01', 'node02', 'node05']),
+    ('x,n[8-11]-ib,y', ['x', 'n8-ib', 'n9-ib', 'n10-ib', 'n11-ib', 'y']), ('n[001]', ['n001'])])
+def test_expand_nodes(text, names):
+    assert hosts.expand_nodes(text) == names
+
+
+@pytest.mark.parametrize('environ, num_ps, words', [
+    ({}, 1, 'SLURM_STEP_NODELIST is not set'), (slurm(0, tasks='2'), 1, '2 nodes but task counts for 1'),
+    (slurm(0), 0, '0 ps of 4'), (slurm(0), 4, '4 ps of 4')])
+def test_bad_slurm(environ, num_ps, words):
+    with pytest.raises(FlagError, match=words):
+        hosts.from_slurm(environ, num_ps)
+
+
+def test_difference():
+    mine = hosts.Cluster(PS, WORKERS, 'worker', 0)
+    assert mine.difference(mine.lists) == ''
+    assert mine.difference({'ps': ['a:1', 'x:2'], 'worker': list(WORKERS)}) == 'ps 1 is x:2 there and b:2 here'
+    assert mine.difference({'ps': list(PS), 'worker': ['c:3']}) == 'the worker list has 1 hosts there and 3 here'
+    sparse = hosts.Cluster(PS, ('', 'd:4'), 'worker', 1)
+    assert sparse.difference(mine.lists) == '' and mine.difference(sparse.lists) == ''
+
+
+def test_port_in_use():
+    with socket.socket() as holder:
+        holder.bind(('127.0.0.1', 0))
+        holder.listen(1)
+        address = f'127.0.0.1:{holder.getsockname()[1]}'
+        with pytest.raises(UserError, match=f'ps 0 cannot listen on {address}: address already in use'):
+            check_port(address, 'ps 0', patience=0)
+    check_port(address, 'ps 0', patience=0)
+
+
+def test_port_shared_on_purpose_is_in_use_too():
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(('0.0.0.0', 0))
+        holder.listen(1)
+        with pytest.raises(UserError, match='already in use'):
+            check_port(f'127.0.0.1:{holder.getsockname()[1]}', 'ps 0', patience=0)
+
+
+def test_bypass_proxy():
+    cluster = hosts.Cluster(('10.0.0.1:1', '[::1]:2'), ('c:3', 'c:4'), 'ps', 0)
+    environ = {'no_proxy': 'x'}
+    bypass_proxy(cluster, environ)
+    assert environ == {'no_proxy': 'x'}
+    environ |= {'http_proxy': 'http://p:1'}
+    bypass_proxy(cluster, environ)
+    assert environ['no_grpc_proxy'] == 'x,10.0.0.1,::1,c'
+    environ['no_grpc_proxy'] = 'y'
+    bypass_proxy(cluster, environ)
+    assert environ['no_grpc_proxy'] == 'y,10.0.0.1,::1,c'
+
+
+@pytest.mark.parametrize('shown, numbers, seen', [
+    (None, '', None), (None, '1', '1'), (None, '0, 2', '0,2'), ('4,5,6', '1,2', '5,6'), ('4', '', '4')])
+def test_choose_gpus(shown, numbers, seen):
+    environ = {} if shown is None else {'CUDA_VISIBLE_DEVICES': shown}
+    choose_gpus(numbers, environ)
+    assert environ.get('CUDA_VISIBLE_DEVICES') == seen
+    with pytest.raises(FlagError, match='--gpus=1, but CUDA_VISIBLE_DEVICES=4 shows 1'):
+        choose_gpus('1', {'CUDA_VISIBLE_DEVICES': '4'})
+
+
+def test_a_ps_sees_no_gpu():
+    environ = {'CUDA_VISIBLE_DEVICES': '0,1'}
+    hide_gpus(environ)
+    assert environ['CUDA_VISIBLE_DEVICES'] == '-1'
+
+
+def test_the_server_has_the_options_and_warns_of_its_open_port():
+    """TensorFlow makes the devices with the server's options, not with a session's."""
+    import tensorflow as tf
+
+    from dist.launch.local import free_ports
+    cluster, lines = hosts.Cluster((f'0.0.0.0:{free_ports(1)[0]}',), ('127.0.0.1:9',), 'ps', 0), []
+    base = tf.compat.v1.ConfigProto(device_count={'CPU': 3})
+    base.gpu_options.per_process_gpu_memory_fraction = 0.2
+    server = start_server(cluster, session_config(cluster, base), lines.append)
+    options = server.server_def.default_session_config
+    assert options.gpu_options.per_process_gpu_memory_fraction == 0.2 and options.device_count['GPU'] == 0
+    # Filtered: a session without would wait for the worker, which is not there.
+    with tf.compat.v1.Session(server.target, tf.Graph(), session_config(cluster)) as session:
+        devices = [device.name for device in session.list_devices()]
+    assert len([name for name in devices if 'CPU' in name]) == 3 and not [name for name in devices if 'GPU' in name]
+    assert len(lines) == 2 and 'listens on every network interface, without authentication' in lines[1]
+
+
+def test_session_config():
+    import tensorflow as tf
+    base = tf.compat.v1.ConfigProto(allow_soft_placement=True, device_filters=['/job:x'])
+    config_ps = session_config(hosts.Cluster(PS, WORKERS, 'ps', 0), base)
+    assert config_ps.device_count['GPU'] == 0 and config_ps.allow_soft_placement
+    assert list(config_ps.device_filters) == ['/job:ps/task:0'] and list(base.device_filters) == ['/job:x']
+    assert 'GPU' not in session_config(hosts.Cluster(PS, WORKERS, 'worker', 0), base).device_count
+
+
+def test_open_port_warning():
+    assert all(is_loopback(f'{host}:1') for host in ('127.0.0.2', '[::1]', 'localhost'))
+    assert not is_loopback('10.0.0.1:1')
+    assert 'port 77 listens on every network interface' in open_port_warning('10.0.0.1:77')

@@ -1,0 +1,303 @@
+"""Synchronous replicas: exact, also when workers come late, die or lag; and counted when dropped."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from cluster_harness import ToyCluster
+from toy_task import RATE, SIZE, batch
+
+from dist.launch.local import free_ports
+from dist.ps import Cell
+from dist.sync import SyncReplicas
+
+v1 = tf.compat.v1
+
+
+def joined_run(steps: int, workers: int) -> list[float]:
+    """What one process arrives at on the joined batches, by plain numpy: SGD with momentum 0.5."""
+    weights, bias, momentum, bias_momentum = np.zeros((SIZE, 1)), 0.0, np.zeros((SIZE, 1)), 0.0
+    for step in range(steps):
+        batches = [batch(step, worker) for worker in range(workers)]
+        inputs, targets = np.concatenate([b[0] for b in batches]), np.concatenate([b[1] for b in batches])
+        error = (inputs @ weights)[:, 0] + bias - targets
+        momentum = 0.5 * momentum + 2 * inputs.T @ error[:, None] / len(error)
+        bias_momentum = 0.5 * bias_momentum + 2 * error.mean()
+        weights, bias = weights - RATE * momentum, bias - RATE * bias_momentum
+    return [*weights.ravel(), bias]
+
+
+class InProcess:
+    """One ps and n workers as servers of this process: numbers and devices, no processes."""
+
+    def __init__(self, num_workers: int, aggregate: int, last_step: int = 1000):
+        ports = free_ports(num_workers + 1)
+        spec = {'ps': [f'127.0.0.1:{ports[0]}'], 'worker': [f'127.0.0.1:{port}' for port in ports[1:]]}
+        self.servers = [tf.distribute.Server(spec, 'ps', 0)] + [
+            tf.distribute.Server(spec, 'worker', k) for k in range(num_workers)]
+        self.workers = [self._build(k, num_workers, aggregate, last_step) for k in range(num_workers)]
+
+    def _build(self, index: int, num_workers: int, aggregate: int, last_step: int) -> dict:
+        with tf.Graph().as_default() as graph, v1.device('/job:ps/task:0/device:CPU:0'):
+            step = v1.get_variable('global_step', [], tf.int64, v1.zeros_initializer(), trainable=False,
+                                   use_resource=True)
+            x = v1.get_variable('x', [2], initializer=v1.zeros_initializer(), use_resource=True)
+            with v1.device(f'/job:worker/task:{index}/device:CPU:0'):
+                gradient = v1.placeholder(tf.float32, [2])
+                sync = SyncReplicas(v1.train.GradientDescentOptimizer(1.0), aggregate, num_workers, index, last_step,
+                                    status_secs=1.0, log=lambda line: self.lines.append(line))
+                push = sync.apply_gradients([(gradient, x)], step)
+            init = v1.global_variables_initializer()
+        self.lines: list[str] = []
+        session = v1.Session(self.servers[index + 1].target, graph=graph)
+        return {'graph': graph, 'session': session, 'sync': sync, 'push': push, 'gradient': gradient, 'x': x,
+                'step': step, 'init': init}
+
+    def reset(self):
+        self.run(0, 'init')
+        self.workers[0]['session'].run(self.workers[0]['sync'].reset_op)
+
+    def run(self, worker: int, what: str):
+        return self.workers[worker]['session'].run(self.workers[worker][what])
+
+    def push(self, worker: int, value: float, ticket=None):
+        """What a worker's step does."""
+        parts = self.workers[worker]
+        if ticket is None:
+            ticket = parts['session'].run(parts['sync'].ticket)
+        parts['session'].run(parts['push'], {parts['gradient']: [value, 2 * value],
+                                             parts['sync'].ticket_in_hand: ticket})
+        return ticket
+
+    def counts(self):
+        sync = self.workers[0]['sync']
+        return [value.tolist() for value in self.workers[0]['session'].run([sync.contributed, sync.dropped])]
+
+    def updates(self, seconds: float):
+        """Lets the chief's thread work for a while."""
+        from dist.sync import _Updates
+        coord = tf.train.Coordinator()
+        parts = self.workers[0]
+        thread = threading.Thread(target=_Updates(parts['sync'], parts['session'], coord).run)
+        thread.start()
+        time.sleep(seconds)
+        coord.request_stop()
+        thread.join()
+        coord.raise_requested_exception()
+
+    def close(self):
+        for parts in self.workers:
+            parts['session'].close()
+
+
+@pytest.fixture(scope='module')
+def strict():
+    cluster = InProcess(3, 3)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope='module')
+def backup():
+    cluster = InProcess(3, 2, last_step=3)
+    yield cluster
+    cluster.close()
+
+
+def test_mean_of_one_gradient_each(strict):
+    strict.reset()
+    for worker, value in enumerate((3.0, 6.0, 0.0)):
+        strict.push(worker, value)
+    strict.updates(0.5)
+    np.testing.assert_allclose(strict.run(1, 'x'), [-3.0, -6.0])
+    assert strict.run(2, 'step') == 1 and strict.counts() == [[1, 1, 1], [0, 0, 0]]
+
+
+def test_nobody_counts_twice_and_the_missing_is_named(strict):
+    strict.reset()
+    strict.lines.clear()
+    strict.push(0, 1.0)
+    for _ in range(3):  # Killed after its push and started again, three times.
+        strict.push(1, 100.0)
+    strict.updates(2.5)
+    assert strict.run(0, 'step') == 0
+    assert 'update 1 has 2 of 3 gradients: waiting for gradients of worker 2, 1 s' in strict.lines
+    strict.push(1, 2.0)
+    strict.push(2, 3.0)
+    strict.updates(0.5)
+    np.testing.assert_allclose(strict.run(0, 'x'), [-2.0, -4.0])
+
+
+def test_half_a_gradient_of_the_dead_does_not_count(strict):
+    strict.reset()
+    with strict.workers[2]['graph'].as_default():
+        half = Cell('sync/2/x', tf.float32, [2], '/job:ps/task:0/device:CPU:0').write([50.0, 50.0])
+    strict.workers[2]['session'].run(half)  # The slot is filled, the mark is not set.
+    strict.push(0, 0.0)
+    strict.push(1, 0.0)
+    strict.updates(0.5)
+    assert strict.run(0, 'step') == 0
+    strict.push(2, 3.0)
+    strict.updates(0.5)
+    np.testing.assert_allclose(strict.run(0, 'x'), [-1.0, -2.0])
+
+
+def test_gradients_from_before_a_restore_do_not_count(strict):
+    strict.reset()
+    ticket = strict.push(0, 1.0)
+    strict.reset()  # The chief restores; a gradient for the old state is still under way.
+    strict.push(1, 1.0, ticket)
+    strict.push(2, 1.0, ticket)
+    strict.push(0, 1.0, ticket)
+    strict.updates(0.5)
+    assert strict.run(0, 'step') == 0
+    strict.push(0, 1.0, -1)  # Stopped while it waited: no ticket in hand.
+    strict.updates(0.3)
+    assert strict.run(0, 'step') == 0
+
+
+def test_update_touches_only_the_ps(strict):
+    assert_on_ps(strict, [True] * 3)
+
+
+def test_update_with_backups_touches_only_the_ps(backup):
+    assert_on_ps(backup, [True, False, True])
+
+
+def assert_on_ps(cluster, chosen):
+    """No gradient or weight leaves the ps for an update."""
+    cluster.reset()
+    for worker in range(3):
+        cluster.push(worker, float(worker))
+    parts, metadata = cluster.workers[0], v1.RunMetadata()
+    parts['session'].run(parts['sync'].update_op, {parts['sync'].chosen: chosen},
+                         v1.RunOptions(output_partition_graphs=True), metadata)
+    names = [node.name for graph in metadata.partition_graphs for node in graph.node]
+    assert any('Mean' in name or 'sync_mean' in name for name in names)
+    moved = [node.name for graph in metadata.partition_graphs for node in graph.node
+             if node.op in ('_Recv', '_HostRecv', '_Send', '_HostSend')
+             and node.attr['tensor_type'].type == tf.float32.as_datatype_enum]
+    assert all('learning_rate' in name for name in moved), moved
+    expected = sum(worker * used for worker, used in enumerate(chosen)) / sum(chosen)
+    np.testing.assert_allclose(cluster.run(0, 'x'), [-expected, -2 * expected])
+
+
+def test_backup_drops_the_late_and_counts_it(backup):
+    backup.reset()
+    for _ in range(2):
+        ticket = backup.push(0, 1.0)
+        backup.push(2, 3.0)
+        backup.updates(0.5)
+        backup.push(1, 1000.0, ticket)  # Late: the update was made without it.
+    np.testing.assert_allclose(backup.run(0, 'x'), [-4.0, -8.0])
+    assert backup.counts() == [[2, 0, 2], [0, 2, 0]]
+
+
+def test_backup_prefers_who_contributed_least_and_ends_at_the_last_step(backup):
+    backup.reset()
+    for _ in range(6):
+        for worker in range(3):
+            backup.push(worker, 1.0)
+        backup.updates(0.3)
+    assert backup.run(0, 'step') == 3
+    assert backup.counts()[0] == [2, 2, 2]
+
+
+def test_counts_out_of_range():
+    with pytest.raises(ValueError, match='cannot average 3 gradients of 2 workers'):
+        SyncReplicas(None, 3, 2, 0, 10)
+
+
+@pytest.mark.cluster
+def test_exact_when_one_starts_late_and_dies(tmp_path):
+    with ToyCluster(tmp_path, 2, 3, max_steps=50, sync=True, step_secs=0.02) as cluster:
+        for task in cluster.tasks[:-1]:
+            cluster.start(task)
+        cluster.wait_line('worker 0', 'update 1 has 2 of 3 gradients: waiting for gradients of worker 2')
+        cluster.start('worker 2')
+        cluster.wait_step('worker 2', 20)
+        cluster.kill('worker 2')
+        cluster.start('worker 2')
+        assert cluster.wait_exits() == [0] * 5
+        step, weights = cluster.final()
+        assert step == 50 and cluster.counts('contributed') == [50] * 3
+        np.testing.assert_allclose(weights, joined_run(50, 3), atol=1e-5)
+
+
+@pytest.mark.cluster
+def test_exact_when_the_chief_dies(tmp_path):
+    with ToyCluster(tmp_path, 1, 2, max_steps=120, sync=True) as cluster:
+        cluster.start_all()
+        cluster.wait_step('worker 1', 30)
+        cluster.kill('worker 0')
+        cluster.start('worker 0')
+        assert cluster.wait_exits() == [0] * 3
+        if 'within an update' not in cluster.text('worker 0'):
+            np.testing.assert_allclose(cluster.final()[1], joined_run(120, 2), atol=1e-5)
+
+
+@pytest.mark.cluster
+def test_resume_learns_from_its_first_step(tmp_path):
+    for last in (30, 60):
+        with ToyCluster(tmp_path, 1, 2, max_steps=last, sync=True, step_secs=0.0) as cluster:
+            cluster.start_all()
+            assert cluster.wait_exits() == [0] * 3
+            assert cluster.counts('contributed') == [30, 30] and cluster.counts('dropped') == [0, 0]
+    np.testing.assert_allclose(cluster.final()[1], joined_run(60, 2), atol=1e-5)
+
+
+@pytest.mark.cluster
+def test_backup_goes_on_and_the_returning_contributes_at_once(tmp_path):
+    with ToyCluster(tmp_path, 1, 3, max_steps=250, sync=True, aggregate=2, step_secs=0.03) as cluster:
+        cluster.start_all()
+        cluster.wait_step('worker 2', 10)
+        cluster.kill('worker 2')
+        away = time.time()
+        left = cluster.steps('worker 0')[-1]
+        cluster.wait_step('worker 0', left + 100)
+        cluster.start('worker 2')
+        cluster.wait_step('worker 2', left, since=away)
+        ready = cluster.wait_line('worker 2', 'session is ready', since=away)
+        assert cluster.wait_exits() == [0] * 4
+        back = cluster.steps('worker 2', since=ready)
+        assert back[0] >= left + 100 and back[1] - back[0] <= 2
+        contributed = cluster.counts('contributed')
+        assert sum(contributed) == 2 * 250
+        assert contributed[2] >= 5 + len(back) // 4
+        cluster.check_clean('worker 0', 'worker 1', 'worker 2')
+
+
+@pytest.mark.cluster
+def test_strict_gives_up_on_a_worker_gone_for_good(tmp_path):
+    with ToyCluster(tmp_path, 1, 2, max_steps=10000, sync=True, lost_secs=5, idle_secs=6) as cluster:
+        cluster.start_all()
+        cluster.wait_step('worker 1', 5)
+        cluster.kill('worker 1')
+        assert cluster.wait_exits('worker 0', limit=30) == [75]
+        assert 'the chief gave up after 5 s without gradients of worker 1' in cluster.text('worker 0')
+        assert cluster.wait_exits('ps 0', limit=30) == [75]
+
+
+@pytest.mark.cluster
+def test_backup_counts_the_slow(tmp_path):
+    with ToyCluster(tmp_path, 1, 3, max_steps=60, sync=True, aggregate=2) as cluster:
+        for task in cluster.tasks[:-1]:
+            cluster.start(task)
+        cluster.start('worker 2', step_secs=1.0)
+        assert cluster.wait_exits() == [0] * 4
+        contributed, dropped = cluster.counts('contributed'), cluster.counts('dropped')
+        assert contributed[2] <= 2 and dropped[2] > 0 and max(dropped[:2]) <= 2
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize('repetition', range(3))
+def test_end_is_clean(tmp_path, repetition):
+    with ToyCluster(tmp_path, 1, 3, max_steps=50, sync=True, step_secs=0.0, jitter_secs=0.05) as cluster:
+        cluster.start_all()
+        assert cluster.wait_exits() == [0] * 4
+        last = max(cluster.lines(f'worker {k}')[-1][0] for k in range(3))
+        assert cluster.lines('ps 0')[-1][0] - last < 15
+        cluster.check_clean()
+        assert cluster.final()[0] == 50 and cluster.counts('contributed') == [50] * 3

@@ -1,0 +1,207 @@
+"""The evaluator beside a training: each new checkpoint, those that vanish, the best one, and STOP.
+
+The network is replaced by a table of scores where only the watching is tested.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from trained_model import MODEL, train
+
+from inception_mg.config import DataConfig, EvalConfig, ModelConfig
+from inception_mg.errors import UserError
+from inception_mg.evaluation import evaluate as evaluation
+from inception_mg.evaluation import watch as evaluator
+from inception_mg.model.metrics import Scores
+from inception_mg.report import plots
+from inception_mg.run_dir import run_state
+from inception_mg.weights.checkpoints import newest_checkpoint, step_of
+
+v1 = tf.compat.v1
+
+
+def save(train_dir: pathlib.Path, *steps: int) -> None:
+    """Writes checkpoints that hold a step and nothing else, and the state file that lists them."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        step = v1.get_variable('global_step', [], tf.int64, use_resource=True)
+        saver = v1.train.Saver([step], save_relative_paths=True, max_to_keep=0)
+        saver.recover_last_checkpoints(evaluator.checkpoints_in(str(train_dir)))
+        for number in steps:
+            session.run(step.assign(number))
+            saver.save(session, str(train_dir / 'model.ckpt'), number, write_meta_graph=False)
+
+
+class TableOfScores:
+    """In place of evaluate.Evaluation: the right images of each step, out of 9."""
+
+    right = {1: 3, 2: 6, 3: 5, 4: 6, 5: 2, 6: 7}
+
+    def __init__(self, setup):
+        self.seen = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def score(self, checkpoint: str) -> evaluation.Outcome:
+        step = step_of(checkpoint)
+        return evaluation.Outcome(step, Scores(9, self.right[step], 9, 2), np.zeros([4, 4], np.int64))
+
+
+@pytest.fixture
+def table(monkeypatch):
+    monkeypatch.setattr(evaluator, 'Evaluation', TableOfScores)
+    monkeypatch.setattr(plots, 'available', lambda: False)
+    monkeypatch.setattr(evaluator, '_LOOK_SECS', 0.05)
+
+
+def watch(data_dir: str, train_dir: pathlib.Path, lines: list[str], **config) -> None:
+    evaluator.watch(DataConfig(data_dir=data_dir), ModelConfig(),
+                    EvalConfig(checkpoint_dir=str(train_dir), **{'eval_interval_secs': 0.05, **config}), lines.append)
+
+
+def steps_in(eval_dir: pathlib.Path) -> list[int]:
+    return [json.loads(line)['step'] for line in (eval_dir / 'results.jsonl').read_text().splitlines()]
+
+
+def test_it_ends_with_the_training_and_keeps_the_best(table, three_classes, tmp_path):
+    """Each checkpoint that comes is evaluated once; the best one is kept, also when the training deletes it."""
+    save(tmp_path, 1)
+    run_state.write_state(str(tmp_path), run_state.RUNNING)
+    lines: list[str] = []
+    thread = threading.Thread(target=watch, args=(three_classes, tmp_path, lines))
+    thread.start()
+    for number in (2, 3, 4, 5):
+        wait_for(lambda before=f'step {number - 1}: precision': before in '\n'.join(lines))
+        save(tmp_path, number)
+    run_state.write_state(str(tmp_path), run_state.OVER)
+    thread.join(30)
+    assert not thread.is_alive() and 'is over' in lines[-1]
+    assert steps_in(tmp_path / 'eval') == [1, 2, 3, 4, 5]
+    best = tmp_path / 'eval' / 'best'
+    assert sorted(os.listdir(best)) == ['best.json', 'checkpoint', 'model.ckpt-2.data-00000-of-00001',
+                                        'model.ckpt-2.index']
+    for path in tmp_path.glob('model.ckpt-*'):
+        path.unlink()
+    assert step_of(newest_checkpoint(str(best))) == 2
+    assert json.loads((best / 'best.json').read_text())['precision@1'] == pytest.approx(6 / 9, abs=1e-5)
+    save(tmp_path, 6)
+    watch(three_classes, tmp_path, lines)  # A later life of the evaluator.
+    assert step_of(newest_checkpoint(str(best))) == 6 and len(list(best.glob('model.ckpt-*'))) == 2
+
+
+def wait_for(condition, limit: float = 30.0) -> None:
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_of_the_checkpoints_that_are_there_the_newest_counts(table, three_classes, tmp_path):
+    save(tmp_path, 1, 2, 3)
+    run_state.write_state(str(tmp_path), run_state.OVER)
+    watch(three_classes, tmp_path, [], keep_best=False)
+    assert steps_in(tmp_path / 'eval') == [3] and not (tmp_path / 'eval' / 'best').exists()
+
+
+@pytest.mark.parametrize('keep_best', [True, False])
+def test_a_checkpoint_that_is_deleted_under_it(table, three_classes, tmp_path, monkeypatch, keep_best):
+    """Deleted after it was seen and before it is opened."""
+    save(tmp_path, 2)
+    run_state.write_state(str(tmp_path), run_state.OVER)
+    lines: list[str] = []
+    monkeypatch.setattr(evaluator._Watcher, 'evaluate', deleting(evaluator._Watcher.evaluate, tmp_path))
+    watch(three_classes, tmp_path, lines, keep_best=keep_best)
+    assert any('model.ckpt-2 was deleted' in line for line in lines) and 'is over' in lines[-1]
+    assert not (tmp_path / 'eval' / 'results.jsonl').exists()
+
+
+def deleting(method, folder: pathlib.Path):
+    """The method, called after all checkpoints of the folder were deleted."""
+    def called(self, checkpoint):
+        for path in folder.glob('model.ckpt-*'):
+            path.unlink()
+        return method(self, checkpoint)
+    return called
+
+
+def test_a_held_checkpoint_outlives_its_deletion_or_is_refused(tmp_path):
+    save(tmp_path, 4)
+    best = evaluator.BestCheckpoint(str(tmp_path / 'best'))
+    held = best.hold(str(tmp_path / 'model.ckpt-4'))
+    for path in tmp_path.glob('model.ckpt-*'):
+        path.unlink()
+    assert step_of(held) == 4
+    with pytest.raises(FileNotFoundError):
+        best.hold(str(tmp_path / 'model.ckpt-4'))
+    save(tmp_path, 5)
+    (tmp_path / 'model.ckpt-5.data-00000-of-00001').unlink()  # Half deleted.
+    with pytest.raises(FileNotFoundError):
+        best.hold(str(tmp_path / 'model.ckpt-5'))
+
+
+def test_no_gain_asks_the_training_to_end_once(table, three_classes, tmp_path):
+    run_state.write_state(str(tmp_path), run_state.RUNNING)
+    lines: list[str] = []
+    for number in (1, 2, 3, 4):
+        save(tmp_path, number)
+        run_state.write_state(str(tmp_path), run_state.OVER)
+        watch(three_classes, tmp_path, lines, stop_after_no_gain=2)  # A life each: the history is in results.jsonl.
+        assert bool(run_state.stop_request(str(tmp_path))) == (number == 4)
+    assert run_state.stop_request(str(tmp_path)) == (
+        'no gain in precision@1 over 2 checkpoints: 0.6667 at step 2, 0.6667 at step 4')
+    assert sum('asked the training to end' in line for line in lines) == 1
+
+
+def test_results_of_a_training_begun_anew_replace_the_old():
+    history = evaluator.History([])
+    for step, value in ((10, 0.5), (20, 0.9), (30, 0.8), (40, 0.7)):
+        history.add({'step': step, 'precision@1': value})
+    assert history.best()['step'] == 20 and history.without_gain() == 2
+    history.add({'step': 10, 'precision@1': 0.4})
+    assert history.best()['step'] == 10 and history.without_gain() == 0 and history.precisions() == {10: 0.4}
+
+
+def test_training_that_is_over_without_a_checkpoint(table, three_classes, tmp_path):
+    run_state.write_state(str(tmp_path), run_state.OVER)
+    with pytest.raises(UserError, match='no checkpoint is there'):
+        watch(three_classes, tmp_path, [])
+
+
+def test_a_real_training_ends_by_stop_and_the_evaluator_after_it(three_classes, tmp_path):
+    """Training and evaluator side by side: STOP ends the one with a checkpoint, and its end the other."""
+    lines: list[str] = []
+    said: list[str] = []
+    settings = EvalConfig(checkpoint_dir=str(tmp_path), eval_interval_secs=0.1, stop_after_no_gain=1)
+    thread = threading.Thread(target=evaluator.watch, args=(
+        DataConfig(batch_size=9), ModelConfig(), settings, lines.append, ()))
+    thread.start()
+    signal_name = train(three_classes, str(tmp_path), max_steps=100000, say=said.append, save_interval_secs=0.5,
+                        max_checkpoints_to_keep=2)
+    thread.join(60)
+    assert not thread.is_alive() and signal_name == ''
+    assert 'is over' in lines[-1] and any('asked the training to end' in line for line in lines)
+    assert any('STOP: no gain in precision@1' in line and 'saving and ending' in line for line in said)
+    # The checkpoint of the last step may have been due just before STOP was seen.
+    assert run_state.is_over(str(tmp_path)) and any(line.startswith('saved ') for line in said[-2:])
+    best = str(tmp_path / 'eval' / 'best')
+    kept = evaluation.evaluate(DataConfig(batch_size=9), ModelConfig(), EvalConfig(
+        checkpoint_dir=best, run_once=True, eval_dir=str(tmp_path / 'again')), lines.append, chosen=())
+    assert kept.precision_at_1 == pytest.approx(
+        max(json.loads(line)['precision@1'] for line in (tmp_path / 'eval' / 'results.jsonl').read_text().splitlines()),
+        abs=1e-5)
+    if plots.available():
+        assert (tmp_path / 'eval' / 'precision.png').read_bytes().startswith(b'\x89PNG')
+    with pytest.raises(UserError, match='STOP asks training to end .*: delete that file to go on'):
+        train(three_classes, str(tmp_path), max_steps=3)
+    shutil.rmtree(tmp_path / 'again')
+    assert MODEL.width == json.loads((tmp_path / 'model.json').read_text())['width']
