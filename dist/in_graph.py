@@ -21,22 +21,15 @@ from dist.peers import Job, Peers, taking_part
 from dist.server import session_config, start_server
 from dist.session import ClusterSessionCreator, PeersHook, build_initialise
 from dist.worker import JoinHook, explaining_loss
-from inception_mg.config import (
-    ClusterConfig,
-    DataConfig,
-    DeviceConfig,
-    InGraphConfig,
-    ModelConfig,
-    OptimizerConfig,
-    RunConfig,
-)
+from inception_mg.config import ClusterConfig, DeviceConfig, InGraphConfig, RunConfig
 from inception_mg.errors import UserError
 from inception_mg.placement import Placement, in_graph
 from inception_mg.training import train
-from inception_mg.training.devices import Machine, bfloat16_hint, local_machine
+from inception_mg.training.devices import Machine, local_machine
 from inception_mg.training.hooks import Stopper
+from inception_mg.training.task import Task
 from inception_mg.training.trace import TraceHook
-from inception_mg.training.train_step import TrainStep
+from inception_mg.training.train_step import TrainStep, build_train_step
 from inception_mg.weights.checkpoints import newest_checkpoint
 
 v1 = tf.compat.v1
@@ -44,19 +37,18 @@ Say = Callable[[str], None]
 CheckDevices = Callable[[Sequence[str]], None]  # Given the names of all devices; raises UserError.
 
 
-def serve(cluster: Cluster, data: DataConfig, devices: DeviceConfig, options: InGraphConfig, config: ClusterConfig,
-          say: Say = print) -> int:
+def serve(cluster: Cluster, devices: DeviceConfig, options: InGraphConfig, config: ClusterConfig, say: Say = print
+          ) -> int:
     """Serves as a ps, or as a worker other than the client, until the job is over; returns the exit code
     (see ps.serve).
 
-    A worker offers its devices, and reads its own part of the images. Raises UserError when its port cannot be had,
-    or a worker's shards are not there.
+    A worker offers its devices, and reads its own part of the examples. Raises UserError when its port cannot be had.
     """
     machine_config = None
     if cluster.job == 'worker':
-        source, machine = train.open_training_data(data), own_machine(devices, options)
+        machine = own_machine(devices, options)
         machine_config = machine.session_config
-        for line in [f'data       {data.data_dir}: {len(source.paths)} shards', *machine.notes]:
+        for line in machine.notes:
             say(line)
     stopper = Stopper('ending; the job can go on once this task is back')
     with stopper.listening(), explaining_loss(cluster):
@@ -65,16 +57,14 @@ def serve(cluster: Cluster, data: DataConfig, devices: DeviceConfig, options: In
         return ps.serve(cluster, server, idle_secs, lambda: bool(stopper.signal_name), say, one_client=True)
 
 
-def run_client(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
-               devices: DeviceConfig, run: RunConfig, options: InGraphConfig, config: ClusterConfig,
-               say: Say = print) -> int:
+def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConfig, options: InGraphConfig,
+               config: ClusterConfig, say: Say = print) -> int:
     """Trains with the devices of all workers until run.max_steps and returns 0, or EXIT_SIGTERM after a signal.
 
-    data.batch_size is that of the whole cluster. Begins, and goes on after any loss, at the newest checkpoint in
+    task.batch_size is that of the whole cluster. Begins, and goes on after any loss, at the newest checkpoint in
     run.train_dir. Raises UserError for whatever the user can mend, with EXIT_RETRY when the rest of the cluster
     was lost.
     """
-    source = train.open_training_data(data)
     machine = own_machine(devices, options)
     train.make_directory(run.train_dir, 'train_dir')
     stopper = Stopper()
@@ -86,8 +76,8 @@ def run_client(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer
             found = find_devices(peers, server.target, unfiltered_config(cluster))
             placement = dataclasses.replace(place(cluster, found, len(machine.placement.devices), devices, options),
                                             wire_dtype=config.wire_dtype)
-            client = _Client(cluster, peers, placement, machine, source, data, model, optimizer, run, say)
-            with naming_the_reader(cluster, data.data_dir):
+            client = _Client(cluster, peers, placement, machine, task, run, say)
+            with naming_the_reader(cluster, task.source):
                 client.work(server.target, stopper)
         say(f'{cluster.name} has ended the job' if not stopper.signal_name else f'{cluster.name} has left the job')
     return EXIT_SIGTERM if stopper.signal_name else 0
@@ -142,7 +132,7 @@ def place(cluster: Cluster, found: Sequence[str], count: int, devices: DeviceCon
 
 
 @contextlib.contextmanager
-def naming_the_reader(cluster: Cluster, data_dir: str) -> Iterator[None]:
+def naming_the_reader(cluster: Cluster, source: str) -> Iterator[None]:
     """Turns an error of a data set, whose shards are in order on this machine, into one line that says whose
     are not. For the graph that is the default one."""
     try:
@@ -153,8 +143,8 @@ def naming_the_reader(cluster: Cluster, data_dir: str) -> Iterator[None]:
         if not found:
             raise
         task = tf.DeviceSpec.from_string(v1.get_default_graph().get_operation_by_name(found[2]).device).task
-        raise UserError(f'worker {task} at {cluster.workers[task]} cannot read its images: {found[1]}; '
-                        f'--data_dir={data_dir} must hold the same shards on every worker') from error
+        raise UserError(f'worker {task} at {cluster.workers[task]} cannot read its part of the data: {found[1]}; '
+                        f'every worker must have the same ({source})') from error
 
 
 class _Waiting(ClusterSessionCreator):
@@ -198,25 +188,21 @@ class _Client:
     peers: Peers
     placement: Placement
     machine: Machine
-    source: train.TrainingData
-    data: DataConfig
-    model: ModelConfig
-    optimizer: OptimizerConfig
+    task: Task
     run: RunConfig
     say: Say
 
     def work(self, target: str, stopper: Stopper) -> None:
         """Builds the graph of all machines and runs the loop, with sessions of the server at `target`."""
-        step = train.build_inception_step(self.placement, self.source, self.data, self.model, self.optimizer)
+        step = build_train_step(self.placement, self.task)
         start = train.Start.find(self.run)
         for line in self.start_lines(step, start):
             self.say(line)
-        start.check(self.model.freeze_below)
+        start.check(self.task.frozen)
         # What saves, restores and summarises is on the client's CPU, so the files are written on its disk.
         with tf.device(self.placement.towers[0].host):
             saver, init_fn = train.build_saver(self.run), start.build_init_fn()
-            own_hooks = train.chief_hooks(step, self.run, saver, self.data.batch_size, self.source.num_examples,
-                                          self.say)
+            own_hooks = train.chief_hooks(step, self.task, self.run, saver, say=self.say)
         initialise = build_initialise(
             saver, lambda: newest_checkpoint(self.run.train_dir) or '', v1.global_variables_initializer(),
             init_fn=init_fn)
@@ -227,8 +213,8 @@ class _Client:
                       TraceHook(step.global_step, self.run.trace_step, self.run.train_dir, self.cluster.task,
                                 say=self.say),
                       *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
-        with train.files_beside(self.run, self.source, self.data, self.model, stopper):
-            train.run_steps(creator, loop_hooks, step.train_op, self.source.paths, start.checkpoint)
+        with train.files_beside(self.run, self.task, stopper):
+            train.run_steps(creator, loop_hooks, step.train_op, self.task, start.checkpoint)
 
     def session_config(self) -> v1.ConfigProto:
         """That of this machine, and soft placement if any worker computes on GPUs."""
@@ -246,9 +232,7 @@ class _Client:
     def start_lines(self, step: TrainStep, start: train.Start) -> list[str]:
         """The whole screen."""
         workers = len(self.cluster.workers)
-        lines = [f'cluster    {self.cluster.name} of {len(self.cluster.ps)} ps and {workers} '
-                 f'worker{"s" * (workers > 1)}, in-graph: one client, whose step is a step of all',
-                 *train.start_lines(self.placement, self.source, self.data, self.model, self.optimizer, step.gradients,
-                                    self.data.batch_size),
-                 *start.lines(self.run), bfloat16_hint(self.model.compute_dtype), *self.machine.notes]
-        return [line for line in lines if line]
+        return [f'cluster    {self.cluster.name} of {len(self.cluster.ps)} ps and {workers} '
+                f'worker{"s" * (workers > 1)}, in-graph: one client, whose step is a step of all',
+                *train.start_lines(self.placement, self.task, step), *start.lines(self.run), *self.task.notes,
+                *self.machine.notes]

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
@@ -22,14 +21,15 @@ from dist.peers import ClusterLost, Job, Peers, describe_graph, exit_code, takin
 from dist.server import session_config, start_server
 from dist.session import ChiefSessionCreator, EndWithChiefHook, PeersHook, WorkerSessionCreator, build_initialise
 from dist.sync import SyncReplicas
-from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
+from inception_mg.config import ClusterConfig, DeviceConfig, RunConfig
 from inception_mg.errors import FlagError
 from inception_mg.placement import Placement, between_graph, bytes_of
 from inception_mg.training import train
-from inception_mg.training.devices import Machine, bfloat16_hint, local_machine
+from inception_mg.training.devices import Machine, local_machine
 from inception_mg.training.hooks import Stopper
+from inception_mg.training.task import Task
 from inception_mg.training.trace import TraceHook
-from inception_mg.training.train_step import TrainStep
+from inception_mg.training.train_step import TrainStep, build_train_step
 from inception_mg.weights.checkpoints import newest_checkpoint
 
 v1 = tf.compat.v1
@@ -49,9 +49,8 @@ def run_ps(cluster: Cluster, config: ClusterConfig, say: Say = print) -> int:
         return ps.serve(cluster, server, idle_secs, lambda: bool(stopper.signal_name), say)
 
 
-def run_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
-               devices: DeviceConfig, run: RunConfig, config: ClusterConfig, say: Say = print,
-               more_hooks: Sequence[v1.train.SessionRunHook] = ()) -> int:
+def run_worker(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConfig, config: ClusterConfig,
+               say: Say = print, more_hooks: Sequence[v1.train.SessionRunHook] = ()) -> int:
     """Trains as one worker until run.max_steps and returns 0, or EXIT_SIGTERM after a signal.
 
     Worker 0, the chief, initialises, or resumes from run.train_dir, and alone writes there; the others may
@@ -59,19 +58,17 @@ def run_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer
     mend, with EXIT_RETRY when the rest of the cluster was lost.
     """
     aggregated = aggregated_replicas(cluster, config)
-    source = train.open_training_data(data)
     machine = cluster_machine(cluster, local_machine(devices), config.wire_dtype, config.prefetch_variables)
     if cluster.is_chief:
         train.make_directory(run.train_dir, 'train_dir')
     stopper = Stopper('saving after this step' if cluster.is_chief else 'ending after this step')
     with stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, machine.session_config, say)
-        job = describe_job(cluster, source, data, model, optimizer, run, manner_of(cluster, config, aggregated))
+        job = describe_job(cluster, task, run, manner_of(cluster, config, aggregated))
         peers = Peers(cluster, job, config.start_timeout, config.lost_timeout, lambda: bool(stopper.signal_name), say)
-        task = _Worker(cluster, peers, machine, source, data, model, optimizer, run, config, aggregated, say,
-                       tuple(more_hooks))
+        worker = _Worker(cluster, peers, machine, task, run, config, aggregated, say, tuple(more_hooks))
         with tf.Graph().as_default(), taking_part(peers):
-            task.work(server.target, stopper)
+            worker.work(server.target, stopper)
         say(f'{cluster.name} has left the job')
     return EXIT_SIGTERM if stopper.signal_name else 0
 
@@ -102,16 +99,11 @@ def manner_of(cluster: Cluster, config: ClusterConfig, aggregated: int) -> str:
     return f'synchronous, {aggregated} of {len(cluster.workers)} gradients per update'
 
 
-def describe_job(cluster: Cluster, source: train.TrainingData, data: DataConfig, model: ModelConfig,
-                 optimizer: OptimizerConfig, run: RunConfig, manner: str) -> Job:
+def describe_job(cluster: Cluster, task: Task, run: RunConfig, manner: str) -> Job:
     """What must be equal on every worker, or it is refused: all that the graph, the schedule and the parts of
     the data follow from. How a worker deals its batch to its own devices is its own affair."""
-    names = zlib.crc32('/'.join(source.info.classes).encode())
-    settings = {'--sync': manner, '--image_size': data.image_size, '--batch_size': data.batch_size,
-                '--max_steps': run.max_steps, **{
-                    f'--{name}': value for part in (model, optimizer) for name, value in vars(part).items()},
-                'the training set in --data_dir': f'{source.num_examples} images of {len(source.info.classes)} '
-                                                  f'classes (names {names:08x})'}
+    settings = {'--sync': manner, '--batch_size': task.batch_size, '--max_steps': run.max_steps,
+                **{f'--{name}': value for name, value in vars(task.optimizer).items()}, **task.settings}
     return Job({name: str(value) for name, value in settings.items()},
                os.path.abspath(run.train_dir) if cluster.is_chief else '')
 
@@ -229,10 +221,7 @@ class _Worker:
     cluster: Cluster
     peers: Peers
     machine: Machine
-    source: train.TrainingData
-    data: DataConfig
-    model: ModelConfig
-    optimizer: OptimizerConfig
+    task: Task
     run: RunConfig
     config: ClusterConfig
     aggregated: int
@@ -254,9 +243,9 @@ class _Worker:
                       JoinHook(self.cluster.name, step.global_step, self.say),
                       PaceHook(self.cluster.name, moved.total(), sync, self.say),
                       self.trace_hook(step), *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
-        beside = train.files_beside(self.run, self.source, self.data, self.model, stopper) if start else None
+        beside = train.files_beside(self.run, self.task, stopper) if start else None
         with beside or contextlib.nullcontext():
-            train.run_steps(creator, [*loop_hooks, *self.more_hooks], step.train_op, self.source.paths,
+            train.run_steps(creator, [*loop_hooks, *self.more_hooks], step.train_op, self.task,
                             start.checkpoint if start else '')
 
     def build(self) -> tuple[TrainStep, SyncReplicas | None]:
@@ -271,21 +260,15 @@ class _Worker:
                 give_up_secs=patience))
             return wrapped[0]
 
-        step = train.build_inception_step(
-            self.machine.placement, self.source, self.data, self.model, self.optimizer, reader=self.cluster.index,
-            readers=len(self.cluster.workers), images_per_update=self.images_per_update,
-            **({'wrap_optimizer': synchronous} if self.config.sync else {}))
+        step = build_train_step(
+            self.machine.placement, self.task, reader=self.cluster.index, readers=len(self.cluster.workers),
+            aggregated=self.aggregated, **({'wrap_optimizer': synchronous} if self.config.sync else {}))
         return step, wrapped[0] if wrapped else None
 
     def trace_hook(self, step: TrainStep) -> TraceHook:
         """Only the chief writes in train_dir: the others' traces come to it over the board of ps 0."""
         return TraceHook(step.global_step, self.run.trace_step, self.run.train_dir if self.cluster.is_chief else '',
                          self.cluster.task, self.peers.share_trace, self.peers.shared_traces, self.say)
-
-    @property
-    def images_per_update(self) -> int:
-        """Images whose gradients enter one update; every worker is taken to have this one's batch size."""
-        return self.data.batch_size * self.aggregated
 
     def follower(self, target: str, step: TrainStep) -> WorkerSessionCreator:
         """The sessions of a worker that waits for the chief."""
@@ -296,12 +279,11 @@ class _Worker:
               ) -> tuple[ChiefSessionCreator, list[v1.train.SessionRunHook]]:
         """The chief's sessions and hooks. What saves, restores and summarises runs on its own CPU, so the
         files are written on its own disk."""
-        start.check(self.model.freeze_below)
+        start.check(self.task.frozen)
         graph, local_init = describe_graph(v1.global_variables()), self.local_init(step)
         with tf.device(self.machine.placement.towers[0].host):
             saver, init_fn = train.build_saver(self.run), start.build_init_fn()
-            hooks = train.chief_hooks(with_counts(step, sync), self.run, saver, self.images_per_update,
-                                      self.source.num_examples, self.say)
+            hooks = train.chief_hooks(with_counts(step, sync), self.task, self.run, saver, self.aggregated, self.say)
         if sync:
             hooks.append(CountsHook(sync, self.run.log_every_steps, self.say))
         initialise = build_initialise(
@@ -318,17 +300,11 @@ class _Worker:
         """The whole screen on the chief; on the others what is their own. alive: the variables on the ps are."""
         workers = len(self.cluster.workers)
         lines = [f'cluster    {self.cluster.name} of {len(self.cluster.ps)} ps and {workers} '
-                 f'worker{"s" * (workers > 1)}, {self.manner}; reads part {self.cluster.index + 1} of {workers} '
-                 'of the images']
-        screen = train.start_lines(self.machine.placement, self.source, self.data, self.model, self.optimizer,
-                                   step.gradients, self.images_per_update)
+                 f'worker{"s" * (workers > 1)}, {manner_of(self.cluster, self.config, self.aggregated)}; '
+                 f'reads part {self.cluster.index + 1} of {workers} of the images']
+        screen = train.start_lines(self.machine.placement, self.task, step, self.aggregated)
         lines += screen if start else [line for line in screen if line.startswith('batch')]
         if start:
-            lines += [*wire_lines(step, self.machine.placement, self.data.batch_size),
-                      *start.lines(self.run, alive), bfloat16_hint(self.model.compute_dtype)]
-        return [line for line in [*lines, *self.machine.notes] if line]
-
-    @property
-    def manner(self) -> str:
-        """How the workers' gradients come together."""
-        return manner_of(self.cluster, self.config, self.aggregated)
+            lines += [*wire_lines(step, self.machine.placement, self.task.batch_size),
+                      *start.lines(self.run, alive), *self.task.notes]
+        return [*lines, *self.machine.notes]

@@ -171,7 +171,7 @@ def input_2016(data: config.DataConfig) -> Contender:
 
     from dist.benchmark.contenders import from_dataset
     from inception_mg.data import distortions, example
-    from inception_mg.training.train import open_training_data
+    from inception_mg.training.image_task import open_training_data
     source = open_training_data(data)
 
     def resize(image, variant):

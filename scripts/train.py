@@ -24,8 +24,9 @@ def main() -> int:
     if devices.log_device_placement:
         os.environ['TF_CPP_MIN_LOG_LEVEL'] = '0'  # TensorFlow prints the placement at its INFO level.
     with common.quiet_import():
+        from inception_mg.training.image_task import image_task
         from inception_mg.training.train import train_here
-    signal_name = train_here(data, model, optimizer, devices, run)
+    signal_name = train_here(image_task(data, model, optimizer), devices, run)
     return EXIT_SIGNAL if signal_name else 0
 
 

@@ -39,7 +39,9 @@ def main() -> int:
     choose_gpus(settings.gpus, os.environ)
     with common.quiet_import():
         from dist.worker import run_worker
-    return run_worker(cluster, data, model, optimizer, common.from_flags(config.DeviceConfig), run, settings)
+        from inception_mg.training.image_task import image_task
+    devices = common.from_flags(config.DeviceConfig)
+    return run_worker(cluster, image_task(data, model, optimizer), devices, run, settings)
 
 
 def serve(cluster: hosts.Cluster, settings: config.ClusterConfig) -> int:

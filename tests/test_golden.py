@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from inception_mg.config import ModelConfig, OptimizerConfig
+from inception_mg.config import ModelConfig
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
 from inception_mg.model.losses import inception_loss
 from inception_mg.placement import one_device
+from inception_mg.training.task import Task
 from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
@@ -71,11 +72,11 @@ class Run:
         def dataset_for(first, readers, size):
             return tf.data.Dataset.from_tensors((images, labels)).repeat()
 
-        def loss_for(batch, targets, tower):
-            return inception_loss(batch, targets, OUTPUTS, model, is_training=is_training)
+        def loss_for(batch, tower):
+            return inception_loss(*batch, OUTPUTS, model, is_training=is_training)
 
         with tf.Graph().as_default():
-            step = build_train_step(one_device(), dataset_for, len(labels), loss_for, OptimizerConfig(), 1000)
+            step = build_train_step(one_device(), Task(dataset_for, loss_for, 1000, len(labels)))
             variables = v1.global_variables()
             with v1.Session() as session:
                 session.run(v1.global_variables_initializer())

@@ -8,8 +8,10 @@ import tensorflow as tf
 import toy_model
 
 from inception_mg.config import OptimizerConfig
+from inception_mg.errors import FlagError, UserError
 from inception_mg.placement import Placement, multi_gpu, one_device, split_model
 from inception_mg.training import step_records
+from inception_mg.training.task import Task
 from inception_mg.training.train_step import TrainStep, build_train_step
 
 v1 = tf.compat.v1
@@ -31,9 +33,8 @@ every_placement = pytest.mark.parametrize('name', PLACEMENTS)
 
 
 def build(placement: Placement) -> TrainStep:
-    return build_train_step(placement, toy_model.dataset_for(BATCH), BATCH, toy_model.toy_loss,
-                            OptimizerConfig(moving_average_decay=0.9), BATCH,
-                            make_optimizer=toy_model.make_optimizer)
+    return build_train_step(placement, Task(toy_model.dataset_for(BATCH), toy_model.toy_loss, BATCH, BATCH,
+                                            OptimizerConfig(moving_average_decay=0.9), toy_model.make_optimizer))
 
 
 def session() -> v1.Session:
@@ -146,13 +147,13 @@ def test_bytes_of_a_split_model(name):
 
 
 def test_a_batch_that_does_not_split_is_refused():
-    with tf.Graph().as_default(), pytest.raises(ValueError, match='batch of 8 .* 3 towers'):
+    with tf.Graph().as_default(), pytest.raises(FlagError, match='batch_size=8 .* 3 towers'):
         build(multi_gpu(D[1:4]))
 
 
 def test_a_variable_without_gradient_is_named():
-    def loss(inputs, targets, tower):
+    def loss(batch, tower):
         v1.get_variable('forgotten', [2], tf.float32)
-        return toy_model.toy_loss(inputs, targets, tower)
-    with tf.Graph().as_default(), pytest.raises(ValueError, match='forgotten'):
-        build_train_step(one_device(), toy_model.dataset_for(BATCH), BATCH, loss, OptimizerConfig(), BATCH)
+        return toy_model.toy_loss(batch, tower)
+    with tf.Graph().as_default(), pytest.raises(UserError, match='forgotten'):
+        build_train_step(one_device(), Task(toy_model.dataset_for(BATCH), loss, BATCH, BATCH))

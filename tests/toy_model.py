@@ -32,9 +32,9 @@ def initial_weights() -> dict[str, np.ndarray]:
     return {name: random.uniform(-0.5, 0.5, shape).astype(np.float32) for name, shape in SHAPES.items()}
 
 
-def toy_loss(inputs: tf.Tensor, targets: tf.Tensor, tower) -> TowerLoss:
+def toy_loss(batch: tuple[tf.Tensor, tf.Tensor], tower) -> TowerLoss:
     """One tower, its branches and stages on the tower's devices."""
-    start = initial_weights()
+    (inputs, targets), start = batch, initial_weights()
 
     def weight(name: str) -> tf.Tensor:
         return v1.get_variable(name, SHAPES[name], tf.float32, v1.constant_initializer(start[name]))

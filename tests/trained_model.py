@@ -9,6 +9,7 @@ from inception_mg.data.input_pipeline import evaluation_dataset
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
 from inception_mg.run_dir import model_card
+from inception_mg.training.image_task import image_task
 from inception_mg.training.train import train_here
 from inception_mg.weights.checkpoints import AVERAGE
 
@@ -19,9 +20,9 @@ STEP = 6
 
 def train(data_dir: str, train_dir: str, max_steps: int = STEP, say=lambda line: None, **run) -> str:
     """Trains a narrow network on small images for some steps."""
-    return train_here(DataConfig(data_dir=data_dir, batch_size=8, image_size=75, data_seed=1), MODEL,
-                      OptimizerConfig(initial_learning_rate=0.05, moving_average_decay=0.9), DeviceConfig(),
-                      RunConfig(train_dir=train_dir, max_steps=max_steps, **run), say)
+    task = image_task(DataConfig(data_dir=data_dir, batch_size=8, image_size=75, data_seed=1), MODEL,
+                      OptimizerConfig(initial_learning_rate=0.05, moving_average_decay=0.9))
+    return train_here(task, DeviceConfig(), RunConfig(train_dir=train_dir, max_steps=max_steps, **run), say)
 
 
 def write_model(data_dir: str, train_dir: str) -> str:

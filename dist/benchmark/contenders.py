@@ -15,8 +15,9 @@ from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
 from inception_mg.model.losses import inception_loss
 from inception_mg.placement import Placement
-from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine
+from inception_mg.training.image_task import image_task, open_training_data
+from inception_mg.training.task import Task
 from inception_mg.training.towers import DatasetFor
 from inception_mg.training.train_step import TrainStep, build_train_step
 
@@ -45,11 +46,12 @@ def synthetic_dataset_for(data: DataConfig) -> DatasetFor:
 def build_step(placement: Placement, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
                **step_options) -> TrainStep:
     """The training step of Inception v3 on synthetic input; step_options go to build_train_step."""
-    def loss_for(images, labels, tower):
-        return inception_loss(images, labels, NUM_OUTPUTS, model, tower.branches, tower.stages)
+    def loss_for(batch, tower):
+        return inception_loss(*batch, NUM_OUTPUTS, model, tower.branches, tower.stages)
 
-    return build_train_step(placement, synthetic_dataset_for(data), data.batch_size, loss_for, optimizer, NUM_EXAMPLES,
-                            scale_loss=model.compute_dtype == 'float16', **step_options)
+    task = Task(synthetic_dataset_for(data), loss_for, NUM_EXAMPLES, data.batch_size, optimizer,
+                scale_loss=model.compute_dtype == 'float16')
+    return build_train_step(placement, task, **step_options)
 
 
 def training(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, devices: DeviceConfig) -> Contender:
@@ -62,9 +64,9 @@ def training(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, d
 
 def end_to_end(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, devices: DeviceConfig) -> Contender:
     """The same from the distorted images of records."""
-    machine, source = local_machine(devices), train.open_training_data(data)
+    machine = local_machine(devices)
     with tf.Graph().as_default() as graph:
-        step = train.build_inception_step(machine.placement, source, data, model, optimizer)
+        step = build_train_step(machine.placement, image_task(data, model, optimizer))
         contender = _steps(step, graph, machine, data.batch_size)
     return contender._replace(prepare=lambda: contender.run(_AHEAD))
 
@@ -85,7 +87,7 @@ def inference(data: DataConfig, model: ModelConfig, devices: DeviceConfig) -> Co
 
 def input_alone(data: DataConfig) -> Contender:
     """Distorted batches from records and nothing else."""
-    source = train.open_training_data(data)
+    source = open_training_data(data)
     return from_dataset(lambda: training_dataset(source.paths, source.num_examples, data=data), data.batch_size)
 
 

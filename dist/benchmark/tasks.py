@@ -24,6 +24,7 @@ from inception_mg.placement import bytes_of, in_graph
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine
 from inception_mg.training.hooks import Stopper
+from inception_mg.training.task import Task
 from inception_mg.training.train_step import TrainStep, build_train_step
 
 v1 = tf.compat.v1
@@ -89,12 +90,12 @@ def null_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimize
     with tf.Graph().as_default() as graph:
         ready = [Cell(f'null/gradient/{name}', tf.float32, shape, host) for name, shape in shapes.items()]
 
-        def loss_for(images, labels, tower) -> TowerLoss:
+        def loss_for(batch, tower) -> TowerLoss:
             weights = [v1.get_variable(name, shape, tf.float32, v1.zeros_initializer())
                        for name, shape in shapes.items()]
-            return TowerLoss(_loss_with_gradients(weights, ready), {}, [])
+            return TowerLoss(_loss_with_gradients(weights, ready))
 
-        step = build_train_step(machine.placement, _labels_alone, 1, loss_for, optimizer, 1,
+        step = build_train_step(machine.placement, Task(_labels_alone, loss_for, 1, 1, optimizer),
                                 wrap_optimizer=lambda inner: _PutDown())
         first = [v1.global_variables_initializer(),
                  *(cell.write(tf.zeros(shape)) for cell, shape in zip(ready, shapes.values(), strict=True))]

@@ -16,8 +16,8 @@ from dist.experiments.servers import servers
 from dist.experiments.waiting import Pause, build_wait
 from dist.sync import SyncReplicas
 from inception_mg.config import OptimizerConfig
-from inception_mg.model.losses import TowerLoss
 from inception_mg.placement import CPU, Placement, Tower, between_graph
+from inception_mg.training.task import Task
 from inception_mg.training.towers import DatasetFor, LossFor
 from inception_mg.training.train_step import build_train_step
 
@@ -38,11 +38,10 @@ def task_of(tower: Tower) -> int:
 
 def one_layer(pause_of: Callable[[Tower], Pause]) -> LossFor:
     """The loss of a linear layer, INPUTS to OUTPUTS, whose tower waits by pause_of(tower) before it computes."""
-    def loss_for(inputs: tf.Tensor, targets: tf.Tensor, tower: Tower) -> TowerLoss:
-        inputs = build_wait(inputs, pause_of(tower))
+    def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> tf.Tensor:
+        inputs, targets = build_wait(batch[0], pause_of(tower)), batch[1]
         weights = v1.get_variable('layer/weights', [INPUTS, OUTPUTS], tf.float32, v1.zeros_initializer())
-        error = tf.reduce_mean(tf.square(tf.matmul(inputs, weights) - targets[:, None]))
-        return TowerLoss(error, {}, [])
+        return tf.reduce_mean(tf.square(tf.matmul(inputs, weights) - targets[:, None]))
     return loss_for
 
 
@@ -73,8 +72,8 @@ class Client:
             return self.sync
 
         with tf.Graph().as_default() as self.graph:
-            self.step = build_train_step(placement, dataset_for, batch_size, loss_for, optimizer or OptimizerConfig(),
-                                         num_examples=_FOR_EVER, wrap_optimizer=wrap)
+            task = Task(dataset_for, loss_for, _FOR_EVER, batch_size, optimizer or OptimizerConfig())
+            self.step = build_train_step(placement, task, wrap_optimizer=wrap)
             self._first = [v1.global_variables_initializer(), *([self.sync.reset_op] if self.sync else [])]
         self.session = servers().session(self.graph, worker, everybody)
 

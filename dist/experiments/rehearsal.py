@@ -9,7 +9,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from dist.launch.local import free_ports
-from inception_mg.config import DeviceConfig, ModelConfig, OptimizerConfig
+from inception_mg.config import DeviceConfig, ModelConfig
 from inception_mg.model.losses import TowerLoss, inception_loss
 from inception_mg.placement import CPU, Placement, Tower, short_device
 from inception_mg.report.plan import laws, plan_step
@@ -18,6 +18,7 @@ from inception_mg.report.ways import Way
 from inception_mg.training import step_records
 from inception_mg.training.devices import session_config
 from inception_mg.training.step_records import lacks_times
+from inception_mg.training.task import Task
 from inception_mg.training.train_step import TrainStep, build_train_step
 
 v1 = tf.compat.v1
@@ -95,11 +96,11 @@ def inception_builder(images_per_tower: int, image_size: int, num_classes: int, 
         images = tf.random.stateless_uniform([batch_size, image_size, image_size, 3], [1, 2], -1.0, 1.0)
         return tf.data.Dataset.from_tensors((images, tf.ones([batch_size], tf.int32))).repeat()
 
-    def loss_for(images: tf.Tensor, labels: tf.Tensor, tower: Tower) -> TowerLoss:
-        return inception_loss(images, labels, num_classes + 1, model, tower.branches, tower.stages)
+    def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
+        return inception_loss(*batch, num_classes + 1, model, tower.branches, tower.stages)
 
     def build(placement: Placement) -> TrainStep:
-        return build_train_step(placement, dataset_for, images_per_tower * len(placement.towers), loss_for,
-                                OptimizerConfig(), 1000, scale_loss=model.compute_dtype == 'float16')
+        return build_train_step(placement, Task(dataset_for, loss_for, 1000, images_per_tower * len(placement.towers),
+                                                scale_loss=model.compute_dtype == 'float16'))
 
     return build

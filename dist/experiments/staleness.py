@@ -18,7 +18,7 @@ from dist.experiments.waiting import build_wait
 from inception_mg.config import DataConfig, OptimizerConfig
 from inception_mg.data.input_pipeline import evaluation_dataset
 from inception_mg.data.progress import progress
-from inception_mg.training import train
+from inception_mg.training.image_task import open_training_data
 from inception_mg.training.towers import Variables
 
 v1 = tf.compat.v1
@@ -54,7 +54,7 @@ def run(request: Request) -> Result:
 
 def load_images(data_dir: str) -> Images:
     """All training images, made small once; in an order by chance."""
-    source = train.open_training_data(DataConfig(data_dir=data_dir))
+    source = open_training_data(DataConfig(data_dir=data_dir))
     with tf.Graph().as_default(), v1.Session() as session:
         dataset = evaluation_dataset(source.paths, image_size=SIZE, batch_size=source.num_examples,
                                      num_preprocess_threads=2)
@@ -65,8 +65,8 @@ def load_images(data_dir: str) -> Images:
 
 def train_once(images: Images, sync: bool, workers: int, seconds: float) -> Curve:
     """One job in this process; a thread looks at its loss while it trains."""
-    def loss_for(batch, labels, tower):
-        return small_loss(build_wait(batch, lambda: time.sleep(SECONDS)), labels, images.num_outputs)
+    def loss_for(batch, tower):
+        return small_loss(build_wait(batch[0], lambda: time.sleep(SECONDS)), batch[1], images.num_outputs)
 
     clients = [Client(worker_placement(k), k, loss_for, batch_size=BATCH, dataset_for=part_of(images, k, workers),
                       optimizer=OPTIMIZER, sync=(workers, workers) if sync else None) for k in range(workers)]

@@ -10,11 +10,12 @@ from dist.experiments import figures
 from dist.experiments.random_images import random_images
 from dist.experiments.result import Request, Result, Table
 from dist.experiments.small_model import SIZE, small_loss
-from inception_mg.config import DeviceConfig, ModelConfig, OptimizerConfig
+from inception_mg.config import DeviceConfig, ModelConfig
 from inception_mg.data.progress import progress
 from inception_mg.model.losses import TowerLoss, inception_loss
 from inception_mg.placement import multi_gpu
 from inception_mg.training.devices import session_config
+from inception_mg.training.task import Task
 from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
@@ -66,9 +67,8 @@ def train(network: Network, towers: int, training: bool, steps: int, start: dict
     """
     placement = multi_gpu([f'/device:CPU:{number}' for number in range(towers)])
     with tf.Graph().as_default():
-        step = build_train_step(placement, random_images(network.size, NUM_OUTPUTS), BATCH,
-                                lambda images, labels, tower: network.build(images, labels, training),
-                                OptimizerConfig(), BATCH)
+        step = build_train_step(placement, Task(random_images(network.size, NUM_OUTPUTS),
+                                                lambda batch, tower: network.build(*batch, training), BATCH, BATCH))
         variables = {variable.op.name: variable for variable in v1.global_variables()}
         begin = {variables[name].initializer.inputs[1]: value for name, value in start.items()}
         with v1.Session(config=session_config(DeviceConfig(), towers, on_gpus=False)) as session:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from inception_mg.fast.batch_norm import batch_norm_relu
 from inception_mg.fast.convolution import conv2d
+from inception_mg.model.tower_loss import Statistic
 
 v1 = tf.compat.v1
 
@@ -25,17 +26,6 @@ class ConvVariables(NamedTuple):
     beta: tf.Tensor
     mean: tf.Variable
     variance: tf.Variable
-
-
-class Statistic(NamedTuple):
-    """A moving statistic of batch normalisation and the value that this batch would add to it.
-
-    variable <- decay * variable + (1 - decay) * value; float32, shape [channels].
-    """
-
-    variable: tf.Variable
-    value: tf.Tensor
-    decay: float
 
 
 @dataclasses.dataclass

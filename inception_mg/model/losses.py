@@ -1,25 +1,13 @@
 """The loss of one tower, and what comes with it."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from inception_mg.config import ModelConfig
 from inception_mg.model.inception_v3 import inception_v3, scopes_below
-from inception_mg.model.layers import Layers, Statistic
-
-
-class TowerLoss(NamedTuple):
-    """What one tower returns.
-
-    total: float32 scalar, what the gradients are taken of. parts: its named summands, float32
-    scalars. statistics: the batch-norm statistics of this tower's images.
-    """
-
-    total: tf.Tensor
-    parts: dict[str, tf.Tensor]
-    statistics: list[Statistic]
+from inception_mg.model.layers import Layers
+from inception_mg.model.tower_loss import TowerLoss
 
 
 def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: float) -> tf.Tensor:

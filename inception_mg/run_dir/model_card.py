@@ -46,8 +46,13 @@ def make_card(data: DataConfig, model: ModelConfig, classes: Sequence[str]) -> M
 
 def write_card(directory: str, card: ModelCard) -> None:
     """Writes directory/model.json; readers see the old one or the new one."""
+    write_text(os.path.join(directory, CARD_FILE), card_text(card))
+
+
+def card_text(card: ModelCard) -> str:
+    """What model.json holds."""
     fields = {'format': FORMAT, 'num_classes': len(card.classes), **dataclasses.asdict(card)}
-    write_text(os.path.join(directory, CARD_FILE), json.dumps(fields, indent=1, ensure_ascii=False) + '\n')
+    return json.dumps(fields, indent=1, ensure_ascii=False) + '\n'
 
 
 def folder_of(checkpoint: str) -> str:

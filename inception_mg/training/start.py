@@ -1,6 +1,7 @@
 """Where a training begins: at the newest checkpoint of its train_dir, at trained weights, or anew."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ from inception_mg.weights.sources import Weights, open_weights
 from inception_mg.weights.warm_start import WarmStart, plan_warm_start
 
 v1 = tf.compat.v1
-SLOTS = ('/RMSProp', '/RMSProp_1')
 
 
 class Start(NamedTuple):
@@ -61,7 +61,7 @@ class Start(NamedTuple):
         return [f'train_dir  {run.train_dir}: {what}; a checkpoint every {run.save_interval_secs:g} s and at the end',
                 *more, f'           tensorboard --logdir {run.train_dir}']
 
-    def check(self, freeze_below: str = '') -> None:
+    def check(self, frozen: Sequence[str] = ()) -> None:
         """Raises UserError if the checkpoint is not of this model, or if weights were frozen that nobody trained."""
         if self.resume_path:
             new = {variable.op.name for variable in lacking_slots(self.checkpoint, v1.global_variables())}
@@ -70,8 +70,8 @@ class Start(NamedTuple):
                                      'it is of another model; give the flags it was trained with, or another train_dir')
         elif self.weights:
             self._plan()
-        elif freeze_below:
-            raise FlagError(f'--freeze_below={freeze_below} would freeze weights that nobody has trained: name some '
+        elif frozen:
+            raise FlagError(f'--freeze_below would freeze weights that nobody has trained ({frozen[0]}...): name some '
                             'with --pretrained_model_checkpoint_path')
 
     def build_init_fn(self) -> Callable[[v1.Session], None] | None:
@@ -135,6 +135,9 @@ def build_saver(run: RunConfig) -> v1.train.Saver:
 
 
 def lacking_slots(checkpoint: str, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
-    """The optimizer's slots that `checkpoint` does not have."""
+    """The optimizer's slots, and its own counters, that `checkpoint` does not have."""
     there = checkpoints.open_checkpoint(checkpoint).get_variable_to_shape_map()
-    return [v for v in variables if v.op.name.endswith(SLOTS) and v.op.name not in there]
+    model = {v.op.name.removesuffix(checkpoints.AVERAGE) for v in variables if v.op.name.endswith(checkpoints.AVERAGE)}
+    return [v for v in variables if v.op.name not in there and (
+        v.op.name.rpartition('/')[0] in model and not v.op.name.endswith(checkpoints.AVERAGE)
+        or re.fullmatch(r'beta[12]_power', v.op.name))]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from inception_mg.training.task import Batch
 from inception_mg.training.train_step import TrainStep
 
 v1 = tf.compat.v1
@@ -25,7 +26,8 @@ class SummaryHook(v1.train.SessionRunHook):
             histograms[f'{variable.op.name}/gradient'] = gradient
             histograms[variable.op.name] = variable
         # Nothing enters the graph's collections.
-        images = v1.summary.image('distorted_images', step.images, max_outputs=4, collections=[])
+        images = [v1.summary.image('distorted_images', images, max_outputs=4, collections=[])
+                  for images in images_in(step.batch)[:1]]
         self._fetches = {'step': step.global_step, 'images': images, 'histograms': histograms}
         self._every_secs, self._writer, self._next = every_secs, writer, 0.0
 
@@ -37,12 +39,19 @@ class SummaryHook(v1.train.SessionRunHook):
         if not self._due:
             return
         fetched_v = run_values.results
-        self._writer.add_summary(fetched_v['images'], fetched_v['step'])
+        for images_v in fetched_v['images']:
+            self._writer.add_summary(images_v, fetched_v['step'])
         self._writer.add_summary(histograms_of(fetched_v['histograms']), fetched_v['step'])
         self._next = time.monotonic() + self._every_secs
 
     def end(self, session):
         self._writer.flush()
+
+
+def images_in(batch: Batch) -> list[tf.Tensor]:
+    """The tensors of a batch that can be shown: [n, height, width, 1, 3 or 4]."""
+    return [tensor for tensor in tf.nest.flatten(batch)
+            if tensor.shape.rank == 4 and tensor.shape[3] in (1, 3, 4) and tensor.dtype in (tf.float32, tf.uint8)]
 
 
 def histograms_of(arrays: dict[str, np.ndarray]) -> v1.Summary:

@@ -8,23 +8,15 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from inception_mg.errors import UserError
 from inception_mg.fast.nodes import build_variable
-from inception_mg.model.layers import Statistic
-from inception_mg.model.losses import TowerLoss
+from inception_mg.model.tower_loss import Statistic, TowerLoss
 from inception_mg.placement import CPU, Placement, Tower, host_of
 from inception_mg.training import wire
 from inception_mg.training.optimizers import build_moves
+from inception_mg.training.task import Batch, DatasetFor, LossFor
 
 v1 = tf.compat.v1
-DatasetFor = Callable[[int, int, int], tf.data.Dataset]  # (first_shard, num_shards, batch_size)
-LossFor = Callable[[tf.Tensor, tf.Tensor, Tower], TowerLoss]  # (images, labels, tower)
-
-
-class Batch(NamedTuple):
-    """images: float32 [n, size, size, 3]; labels: int32 [n]."""
-
-    images: tf.Tensor
-    labels: tf.Tensor
 
 
 class TowerGradients(NamedTuple):
@@ -88,6 +80,9 @@ class Variables:
         reads: dict[str, tf.Tensor] = {}
 
         def read_once(getter: Callable, name: str, *args, **kwargs):
+            if given := [word for word in ('regularizer', 'constraint') if kwargs.get(word)]:
+                raise UserError(f'the variable {name} has a {given[0]}, which would be left out: add its loss to the '
+                                "model's, or apply it to the value that get_variable returns")
             # Inner scopes go first: under '/device:GPU:1' the setter would put the variable on the
             # GPU of the ps. Control dependencies go too: a read belongs to the whole step.
             with tf.device(None), v1.device(self._setter), tf.control_dependencies(None):
@@ -124,6 +119,15 @@ class Variables:
                 self._reads[key] = self._ways.read(variable, host)
         return self._reads[key]
 
+    def refuse_others(self) -> None:
+        """Raises UserError for a trainable variable that was not made here: nothing would train it."""
+        made = {variable.op.name for variable in (*self.trainable, *self.frozen)}
+        others = [variable.op.name for variable in v1.trainable_variables() if variable.op.name not in made]
+        if others or not made:
+            raise UserError(f'{", ".join(others) or "a model without variables"} would be left out of the training: make '
+                            'every variable with tf.compat.v1.get_variable or Layers (tf.Variable and Keras layers put '
+                            'theirs outside of the placement)')
+
     def build_fetches(self) -> tuple[list[tf.Operation], list[tf.Operation]]:
         """Lets what was read cross to the hosts; call it when all towers are built. Under prefetch, returns what fills
         the copies before the first step, and what fetches the weights of the next one during each; else nothing."""
@@ -147,10 +151,10 @@ def read_batches(placement: Placement, dataset_for: DatasetFor, batch_size: int
             dataset = dataset_for(number, len(placement.hosts), share * len(towers))
             iterator = v1.data.make_initializable_iterator(dataset)
             starts.append(iterator.initializer)
-            images, labels = iterator.get_next()
-            for tower, *part in zip(towers, tf.split(images, len(towers)),
-                                    tf.split(labels, len(towers)), strict=True):
-                batches.setdefault(tower, []).append(Batch(*part))
+            batch = iterator.get_next()
+            parts = [tf.split(tensor, len(towers)) for tensor in tf.nest.flatten(batch)]
+            for tower, *part in zip(towers, *parts, strict=True):
+                batches.setdefault(tower, []).append(tf.nest.pack_sequence_as(batch, part))
     return [batches[tower].pop(0) for tower in placement.towers], starts
 
 
@@ -159,13 +163,15 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
     """Builds each tower and its gradients on its devices; all share the variables.
 
     The gradients are those of the loss times `loss_scale`, divided by the number of towers: a division of the loss
-    costs nothing, one of 27 million gradients as much as a sum. Raises ValueError for a variable that the loss does not
-    depend on.
+    costs nothing, one of 27 million gradients as much as a sum. Raises UserError for a variable that the loss does not
+    depend on, and for one that would be left out of the training.
     """
     results = []
     for number, (tower, batch) in enumerate(zip(placement.towers, batches, strict=True)):
         with variables.on(tower.host) as used, tf.name_scope(f'tower_{number}'), tf.device(tower.device):
-            loss = loss_for(batch.images, batch.labels, tower)
+            loss = loss_for(batch, tower)
+            loss = loss if isinstance(loss, TowerLoss) else TowerLoss(loss)
+            variables.refuse_others()
             # (A variable that this tower has not asked for is refused below.)
             reads = [used[v.name] if v.name in used else variables.read(v, tower.host) for v in variables.trainable]
             total = loss.total if loss_scale is None else loss.total * loss_scale
@@ -174,7 +180,7 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
             gradients = v1.gradients(total, reads, colocate_gradients_with_ops=True)
         missing = [v.op.name for v, g in zip(variables.trainable, gradients, strict=True) if g is None]
         if missing:
-            raise ValueError(f'the loss does not depend on {", ".join(missing)}')
+            raise UserError(f'the loss does not depend on {", ".join(missing)}')
         results.append(TowerGradients(loss, gradients, [read.device for read in reads]))
     return results
 

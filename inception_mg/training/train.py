@@ -3,21 +3,18 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
-from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
-from inception_mg.data.input_pipeline import explain_input_error, training_dataset
-from inception_mg.errors import FlagError, UserError
-from inception_mg.model.inception_v3 import scopes_below
-from inception_mg.model.losses import inception_loss
+from inception_mg.config import DeviceConfig, RunConfig
+from inception_mg.errors import UserError
+from inception_mg.files import write_text
 from inception_mg.placement import Placement, describe
-from inception_mg.run_dir import model_card, run_state
+from inception_mg.run_dir import run_state
 from inception_mg.training import hooks, summaries
-from inception_mg.training.devices import bfloat16_hint, local_machine
+from inception_mg.training.devices import local_machine
 from inception_mg.training.start import Start, build_saver
+from inception_mg.training.task import Task
 from inception_mg.training.trace import TraceHook
 from inception_mg.training.train_step import TrainStep, build_train_step
 
@@ -25,70 +22,24 @@ v1 = tf.compat.v1
 Say = Callable[[str], None]
 
 
-class TrainingData(NamedTuple):
-    """What training reads: the data set's classes and counts, and the paths of its shards."""
-
-    info: DatasetInfo
-    paths: list[str]
-    num_examples: int
-
-
-def open_training_data(data: DataConfig) -> TrainingData:
-    """Finds the training shards and their description; UserError when either is missing."""
-    if not data.data_dir:
-        raise FlagError('--data_dir is empty: name the folder with the shards and dataset.json')
-    info = read_dataset_info(data.data_dir)
-    paths = shard_paths(data.data_dir, 'train')
-    return TrainingData(info, paths, info.num_images('train'))
-
-
-def build_inception_step(placement: Placement, source: TrainingData, data: DataConfig, model: ModelConfig,
-                         optimizer: OptimizerConfig, *, reader: int = 0, readers: int = 1,
-                         **step_options) -> TrainStep:
-    """Builds the training step of Inception v3 over `placement`.
-
-    reader, readers: this process reads the reader-th of `readers` parts of the data. step_options go to
-    build_train_step. Raises FlagError when the batch cannot be split evenly over the towers.
-    """
-    towers = len(placement.towers)
-    if data.batch_size % towers:
-        raise FlagError(f'--batch_size={data.batch_size} cannot be split evenly over {towers} towers')
-
-    def dataset_for(host: int, hosts: int, batch_size: int) -> tf.data.Dataset:
-        return training_dataset(source.paths, source.num_examples, data=data, batch_size=batch_size,
-                                first_shard=reader * hosts + host, num_shards=readers * hosts)
-
-    def loss_for(images, labels, tower):
-        return inception_loss(images, labels, source.info.num_outputs, model, tower.branches, tower.stages)
-
-    return build_train_step(placement, dataset_for, data.batch_size, loss_for, optimizer,
-                            source.num_examples, scale_loss=model.compute_dtype == 'float16',
-                            frozen=scopes_below(model.freeze_below), **step_options)
-
-
-def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, devices: DeviceConfig,
-               run: RunConfig, say: Say = print) -> str:
+def train_here(task: Task, devices: DeviceConfig, run: RunConfig, say: Say = print) -> str:
     """Trains on this machine until run.max_steps and returns '', or the name of the signal that
     ended it (after a checkpoint). Resumes from run.train_dir.
 
     Raises UserError for whatever the user can mend: data, flags, checkpoints, a loss that diverged.
     """
-    source = open_training_data(data)
     machine = local_machine(devices)
     make_directory(run.train_dir, 'train_dir')
     with tf.Graph().as_default():
-        step = build_inception_step(machine.placement, source, data, model, optimizer)
-        saver = build_saver(run)
-        start = Start.find(run)
-        for line in [*start_lines(machine.placement, source, data, model, optimizer, step.gradients, data.batch_size),
-                     *start.lines(run), *machine.notes, bfloat16_hint(model.compute_dtype)]:
-            if line:
-                say(line)
+        step = build_train_step(machine.placement, task)
+        saver, start = build_saver(run), Start.find(run)
+        for line in [*start_lines(machine.placement, task, step), *start.lines(run), *machine.notes, *task.notes]:
+            say(line)
         if start.step >= run.max_steps:
             say(f'nothing to do: {start.checkpoint} is at --max_steps={run.max_steps} already')
             run_state.write_state(run.train_dir, run_state.OVER)
             return ''
-        start.check(model.freeze_below)
+        start.check(task.frozen)
         init_fn = start.build_init_fn()
         scaffold = v1.train.Scaffold(saver=saver, local_init_op=tf.group(v1.local_variables_initializer(),
                                                                          step.start_input),
@@ -99,24 +50,24 @@ def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
         stopper = hooks.Stopper()
         loop_hooks = [*loop_hooks_for(step, run, stopper),
                       TraceHook(step.global_step, run.trace_step, run.train_dir, say=say),
-                      *chief_hooks(step, run, saver, data.batch_size, source.num_examples, say)]
-        with stopper.listening(), files_beside(run, source, data, model, stopper):
-            run_steps(creator, loop_hooks, step.train_op, source.paths, start.checkpoint)
+                      *chief_hooks(step, task, run, saver, say=say)]
+        with stopper.listening(), files_beside(run, task, stopper):
+            run_steps(creator, loop_hooks, step.train_op, task, start.checkpoint)
     return stopper.signal_name
 
 
 @contextlib.contextmanager
-def files_beside(run: RunConfig, source: TrainingData, data: DataConfig, model: ModelConfig, stopper: hooks.Stopper
-                 ) -> Iterator[None]:
-    """What the one process that writes in train_dir leaves beside the checkpoints: model.json, for whoever uses them,
-    and the state of the training, for an evaluator. Within, training is running."""
-    model_card.write_card(run.train_dir, model_card.make_card(data, model, source.info.classes))
+def files_beside(run: RunConfig, task: Task, stopper: hooks.Stopper) -> Iterator[None]:
+    """What the one process that writes in train_dir leaves beside the checkpoints: the task's files (model.json, for
+    whoever uses them) and the state of the training, for an evaluator. Within, training is running."""
+    for name, text in task.files.items():
+        write_text(os.path.join(run.train_dir, name), text)
     with run_state.recording(run.train_dir, lambda: bool(stopper.signal_name)):
         yield
 
 
 def run_steps(creator: v1.train.SessionCreator, loop_hooks: Sequence[v1.train.SessionRunHook],
-              train_op: tf.Operation, paths: Sequence[str], checkpoint: str = '') -> None:
+              train_op: tf.Operation, task: Task, checkpoint: str = '') -> None:
     """The loop of every way of running: steps until a hook asks to stop.
 
     Turns errors that the input data, the checkpoint or the memory are to blame for into UserError.
@@ -135,7 +86,7 @@ def run_steps(creator: v1.train.SessionCreator, loop_hooks: Sequence[v1.train.Se
         raise UserError('out of memory: lower --batch_size, --image_size or --width '
                         f'({str(error).splitlines()[0]})') from error
     except (tf.errors.OpError, UnicodeDecodeError) as error:
-        explained = explain_input_error(error, paths)
+        explained = task.explain(error)
         if explained is None:
             raise
         raise explained from error
@@ -146,12 +97,12 @@ def loop_hooks_for(step: TrainStep, run: RunConfig, stopper: hooks.Stopper) -> l
     return [hooks.StopHook(step.global_step, run.max_steps, stopper), hooks.LossGuardHook(step, run.train_dir)]
 
 
-def chief_hooks(step: TrainStep, run: RunConfig, saver: v1.train.Saver, images_per_update: int,
-                num_examples: int, say: Say = print) -> list[v1.train.SessionRunHook]:
+def chief_hooks(step: TrainStep, task: Task, run: RunConfig, saver: v1.train.Saver, aggregated: int = 1,
+                say: Say = print) -> list[v1.train.SessionRunHook]:
     """What the one process that writes in train_dir needs: status, summaries, checkpoints, an ear for STOP."""
     writer = v1.summary.FileWriter(run.train_dir)
     return [
-        hooks.StatusHook(step, run.log_every_steps, run.max_steps, images_per_update, num_examples,
+        hooks.StatusHook(step, run.log_every_steps, run.max_steps, task.batch_size * aggregated, task.num_examples,
                          summaries.write_scalars_to(writer), say),
         summaries.SummaryHook(step, run.save_summaries_secs, writer),
         hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
@@ -159,25 +110,22 @@ def chief_hooks(step: TrainStep, run: RunConfig, saver: v1.train.Saver, images_p
         hooks.StopFileHook(run.train_dir, say)]
 
 
-def start_lines(placement: Placement, source: TrainingData, data: DataConfig, model: ModelConfig,
-                optimizer: OptimizerConfig, gradients, images_per_update: int) -> list[str]:
+def start_lines(placement: Placement, task: Task, step: TrainStep, aggregated: int = 1) -> list[str]:
     """The screen that a user sees at start: data, model, placement, batch and schedule."""
-    weights = sum(variable.shape.num_elements() for _, variable in gradients)
-    towers = len(placement.towers)
-    per_epoch = source.num_examples / images_per_update
-    rate, factor = optimizer.initial_learning_rate, optimizer.learning_rate_decay_factor
+    weights = sum(variable.shape.num_elements() for _, variable in step.gradients)
+    towers, images = len(placement.towers), task.batch_size * aggregated
+    per_epoch = task.num_examples / images
+    rate, factor = task.optimizer.initial_learning_rate, task.optimizer.learning_rate_decay_factor
     place = describe(placement)
     return [
-        f'data       {data.data_dir}: {source.num_examples} images of {len(source.info.classes)} classes in '
-        f'{len(source.paths)} shards',
-        f'model      Inception v3, width {model.width:g}, {data.image_size} x {data.image_size}, '
-        f'{model.compute_dtype}: {weights:,} weights, {weights * 4 / 1e6:.1f} MB' + (
-            f', to train; all before {model.freeze_below} are frozen' if model.freeze_below else ''),
+        f'data       {task.source or f"{task.num_examples} examples"}',
+        f'model      {task.title}: {weights:,} weights, {weights * 4 / 1e6:.1f} MB' + (
+            ', to train; all others are frozen' if task.frozen else ''),
         f'placement  {place[0]}', *(f'           {line}' for line in place[1:]),
-        f'batch      {images_per_update} images per update; here {data.batch_size} = '
-        f'{towers} tower{"s" * (towers > 1)} x {data.batch_size // towers}; {per_epoch:.1f} steps per epoch',
-        f'schedule   learning rate {rate:g} x {factor:g} every {optimizer.num_epochs_per_decay:g} epochs '
-        f'({int(per_epoch * optimizer.num_epochs_per_decay)} steps)']
+        f'batch      {images} images per update; here {task.batch_size} = '
+        f'{towers} tower{"s" * (towers > 1)} x {task.batch_size // towers}; {per_epoch:.1f} steps per epoch',
+        f'schedule   learning rate {rate:g} x {factor:g} every {task.optimizer.num_epochs_per_decay:g} epochs '
+        f'({int(per_epoch * task.optimizer.num_epochs_per_decay)} steps)']
 
 
 def make_directory(path: str, flag: str) -> None:

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from inception_mg.config import OptimizerConfig
+from inception_mg.errors import FlagError
 from inception_mg.placement import Placement
 from inception_mg.training import optimizers, towers
+from inception_mg.training.task import Task
 
 v1 = tf.compat.v1
 
@@ -17,7 +18,7 @@ class TrainStep(NamedTuple):
 
     train_op: one update. loss and parts: means over the towers of this graph, float32 scalars, before
     the update (and the loss scale, where there is one). learning_rate: of this step. global_step:
-    updates so far, int64. images: the first tower's, for summaries. start_input: starts the readers, and under
+    updates so far, int64. batch: the first tower's, for summaries. start_input: starts the readers, and under
     placement.prefetch fetches the first weights; runs once per session. gradients: the averaged
     (gradient, variable) pairs, float32.
     """
@@ -27,37 +28,34 @@ class TrainStep(NamedTuple):
     parts: dict[str, tf.Tensor]
     learning_rate: tf.Tensor
     global_step: tf.Variable
-    images: tf.Tensor
+    batch: towers.Batch
     start_input: tf.Operation
     gradients: list[tuple[tf.Tensor, tf.Variable]]
 
 
-def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch_size: int,
-                     loss_for: towers.LossFor, config: OptimizerConfig, num_examples: int, *,
-                     images_per_update: int = 0, scale_loss: bool = False, frozen: Sequence[str] = (),
-                     wrap_optimizer: Callable = lambda optimizer: optimizer,
-                     make_optimizer: Callable = optimizers.build_optimizer) -> TrainStep:
+def build_train_step(placement: Placement, task: Task, *, reader: int = 0, readers: int = 1, aggregated: int = 1,
+                     wrap_optimizer: Callable = lambda optimizer: optimizer) -> TrainStep:
     """Builds the step of this process on the devices of `placement`.
 
-    batch_size: images of all towers of this graph. num_examples: images of one epoch.
-    images_per_update: images that enter one update if more than this graph's, 0 = batch_size.
-    scale_loss: for float16. frozen: beginnings of the names of variables that are not trained; nothing is computed
-    backward for them. wrap_optimizer: the seam for synchronous replicas; it gets and returns an
-    object with apply_gradients(gradients_and_variables, global_step). Raises ValueError when the batch
+    reader, readers: this process reads the reader-th of `readers` parts of the examples. aggregated: steps of
+    processes like this one whose gradients enter one update. wrap_optimizer: the seam for synchronous replicas; it gets
+    and returns an object with apply_gradients(gradients_and_variables, global_step). Raises FlagError when the batch
     cannot be split evenly.
     """
-    if batch_size % len(placement.towers):
-        raise ValueError(f'a batch of {batch_size} cannot be split over {len(placement.towers)} towers')
+    count = len(placement.towers)
+    if task.batch_size % count:
+        raise FlagError(f'--batch_size={task.batch_size} cannot be split evenly over {count} towers')
     host = placement.towers[0].host
-    variables = towers.Variables(placement.variables, frozen, placement.wire_dtype, placement.prefetch)
+    variables = towers.Variables(placement.variables, task.frozen, placement.wire_dtype, placement.prefetch)
     with variables.on(host):
         global_step = v1.train.create_global_step()
-        loss_scale = optimizers.LossScale() if scale_loss else None
+        loss_scale = optimizers.LossScale() if task.scale_loss else None
 
     # 1. Every host reads its part of the data.
-    batches, starts = towers.read_batches(placement, dataset_for, batch_size)
+    batches, starts = towers.read_batches(placement, lambda host, hosts, size: task.dataset_for(
+        reader * hosts + host, readers * hosts, size), task.batch_size)
     # 2. Every tower computes its loss and its gradients.
-    results = towers.build_towers(placement, variables, batches, loss_for,
+    results = towers.build_towers(placement, variables, batches, task.loss_for,
                                   loss_scale.value if loss_scale else None)
     # 3. The gradients are averaged.
     gradients = towers.average_gradients(variables, results, placement.wire_dtype)
@@ -69,9 +67,9 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
         gradients, adapt = loss_scale.build_unscale(gradients)
         before.append(adapt)
     learning_rate = optimizers.build_learning_rate(
-        config, global_step, images_per_update or batch_size, num_examples)
+        task.optimizer, global_step, task.batch_size * aggregated, task.num_examples)
     optimizer = wrap_optimizer(optimizers.AveragedOptimizer(
-        make_optimizer(config, learning_rate), config.moving_average_decay,
+        task.make_optimizer(task.optimizer, learning_rate), task.optimizer.moving_average_decay,
         averaged_variables(variables.trainable, [s.variable for s in statistics], variables.frozen)))
     with tf.control_dependencies([*before, learning_rate]):
         train_op = optimizer.apply_gradients(gradients, global_step)
@@ -85,7 +83,7 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
                  for name in results[0].loss.parts}
     if loss_scale:
         parts['loss_scale'] = loss_scale.value
-    return TrainStep(train_op, loss, parts, learning_rate, global_step, batches[0].images,
+    return TrainStep(train_op, loss, parts, learning_rate, global_step, batches[0],
                      tf.group(*starts, *fills), gradients)
 
 

@@ -5,6 +5,8 @@ operation on its device, and bytes between machines as predicted. Servers of thi
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from inception_mg.training.task import Task
 import toy_model
 
 from dist.launch.local import free_ports
@@ -43,9 +45,10 @@ class Cluster:
             return toy_model.dataset_for(BATCH)(index * readers + first, WORKERS * readers, batch_size)
 
         with tf.Graph().as_default() as graph:
-            step = build_train_step(between_graph(2, index, towers), dataset_for, BATCH // WORKERS, toy_model.toy_loss,
-                                    OptimizerConfig(moving_average_decay=DECAY), BATCH, images_per_update=BATCH,
-                                    make_optimizer=toy_model.make_optimizer, wrap_optimizer=synchronous)
+            task = Task(dataset_for, toy_model.toy_loss, BATCH, BATCH // WORKERS,
+                        OptimizerConfig(moving_average_decay=DECAY), toy_model.make_optimizer)
+            step = build_train_step(between_graph(2, index, towers), task, aggregated=WORKERS,
+                                    wrap_optimizer=synchronous)
             variables, init = v1.global_variables(), v1.global_variables_initializer()
         session = v1.Session(self.servers[index].target, graph=graph, config=config)
         return {'step': step, 'sync': wrapped[0], 'session': session, 'variables': variables, 'init': init,

@@ -9,6 +9,8 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from inception_mg.training.task import Task
 import toy_model
 
 from dist.hosts import Cluster
@@ -59,8 +61,8 @@ def parts(first: int, readers: int, batch_size: int) -> tf.data.Dataset:
 
 
 def build(placement: Placement) -> TrainStep:
-    return build_train_step(placement, parts, BATCH, toy_model.toy_loss,
-                            OptimizerConfig(moving_average_decay=0.9), BATCH, make_optimizer=toy_model.make_optimizer)
+    return build_train_step(placement, Task(parts, toy_model.toy_loss, BATCH, BATCH,
+                                            OptimizerConfig(moving_average_decay=0.9), toy_model.make_optimizer))
 
 
 def started(target: str, step: TrainStep) -> v1.Session:
@@ -222,7 +224,7 @@ def test_a_worker_without_its_shards_is_named(target):
     with tf.Graph().as_default():
         batches, starts = read_batches(in_graph(2, [D[:1], D[:1]]), absent_on_the_last, 2)
         with tf.device(PS[0]), v1.Session(target) as session:
-            total = tf.add_n([batch.images for batch in batches])
+            total = tf.add_n([batch[0] for batch in batches])
             session.run(starts)
             with pytest.raises(UserError, match='^worker 1 at d:1 cannot read .*: /data/absent.*--data_dir=/data'):
                 with naming_the_reader(CLUSTER, '/data'):

@@ -8,6 +8,7 @@ import tensorflow as tf
 from dist import worker as workers
 from dist.hosts import Cluster
 from dist.peers import ClusterLost, Peers, describe_graph
+from inception_mg.training.image_task import image_task
 from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError
 from inception_mg.training import train
@@ -27,12 +28,10 @@ def make_worker(data_dir: str, index: int, devices: DeviceConfig, train_dir: str
     data = DataConfig(data_dir=data_dir, batch_size=4, image_size=75, **data_options)
     run, model, optimizer = RunConfig(train_dir=train_dir, max_steps=9), ModelConfig(width=0.05), OptimizerConfig()
     config = ClusterConfig(sync=True, num_replicas_to_aggregate=2)
-    source, aggregated = train.open_training_data(data), workers.aggregated_replicas(cluster, config)
-    job = workers.describe_job(cluster, source, data, model, optimizer, run,
-                               workers.manner_of(cluster, config, aggregated))
+    task, aggregated = image_task(data, model, optimizer), workers.aggregated_replicas(cluster, config)
+    job = workers.describe_job(cluster, task, run, workers.manner_of(cluster, config, aggregated))
     machine = workers.cluster_machine(cluster, local_machine(devices))
-    return workers._Worker(cluster, Peers(cluster, job), machine, source, data, model, optimizer, run, config,
-                           aggregated, print)
+    return workers._Worker(cluster, Peers(cluster, job), machine, task, run, config, aggregated, print)
 
 
 @pytest.fixture(scope='module')

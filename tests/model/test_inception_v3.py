@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from inception_mg.config import ModelConfig, OptimizerConfig
+from inception_mg.config import ModelConfig
 from inception_mg.errors import UserError
 from inception_mg.model.inception_v3 import BLOCK_COST, inception_v3
 from inception_mg.model.layers import Layers
 from inception_mg.model.losses import inception_loss, smoothed_cross_entropy
 from inception_mg.placement import multi_gpu, one_device, split_model
 from inception_mg.training import step_records
+from inception_mg.training.task import Task
 from inception_mg.training.towers import BalanceBytes
 from inception_mg.training.train_step import build_train_step
 
@@ -94,11 +95,11 @@ def batch(count: int = 8):
 def build(placement, is_training: bool):
     images, labels = batch()
 
-    def loss_for(part, targets, tower):
-        return inception_loss(part, targets, 6, NARROW, tower.branches, tower.stages, is_training)
+    def loss_for(batch, tower):
+        return inception_loss(*batch, 6, NARROW, tower.branches, tower.stages, is_training)
 
-    return build_train_step(placement, lambda first, readers, size: tf.data.Dataset.from_tensors(
-        (images, labels)).repeat(), len(labels), loss_for, OptimizerConfig(), 100)
+    return build_train_step(placement, Task(lambda part, parts, size: tf.data.Dataset.from_tensors(
+        (images, labels)).repeat(), loss_for, 100, len(labels)))
 
 
 def load_weights(session, variables):

@@ -12,6 +12,7 @@ from inception_mg.config import OptimizerConfig, ReportConfig
 from inception_mg.errors import FlagError
 from inception_mg.report.summary import WayReport, bound_by, summarise
 from inception_mg.report.ways import ways_of
+from inception_mg.training.task import Task
 from inception_mg.training.timeline import Shares
 from inception_mg.training.train_step import build_train_step
 
@@ -21,8 +22,8 @@ PS = [f'/job:ps/task:{task}/device:CPU:0' for task in range(2)]
 
 
 def build(placement):
-    return build_train_step(placement, toy_model.dataset_for(BATCH), BATCH, toy_model.toy_loss,
-                            OptimizerConfig(moving_average_decay=0.9), BATCH, make_optimizer=toy_model.make_optimizer)
+    return build_train_step(placement, Task(toy_model.dataset_for(BATCH), toy_model.toy_loss, BATCH, BATCH,
+                                            OptimizerConfig(moving_average_decay=0.9), toy_model.make_optimizer))
 
 
 @pytest.fixture(scope='module')

@@ -19,6 +19,7 @@ from training_cluster import SMALL, TrainingCluster
 from dist.launch.local import free_ports
 from inception_mg.config import DataConfig, DeviceConfig, EvalConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.evaluation.evaluate import evaluate
+from inception_mg.training.image_task import image_task
 from inception_mg.training.train import train_here
 
 pytestmark = pytest.mark.cluster
@@ -75,7 +76,7 @@ def test_its_checkpoint_evaluates_and_goes_on_on_one_machine(trained, three_clas
     lines: list[str] = []
     run = RunConfig(train_dir=str(here), max_steps=step_in(newest) + 1)
     optimizer = OptimizerConfig(initial_learning_rate=0.01, moving_average_decay=0.9)
-    train_here(data, MODEL, optimizer, DeviceConfig(), run, lines.append)
+    train_here(image_task(data, MODEL, optimizer), DeviceConfig(), run, lines.append)
     assert any(f'resumes from model.ckpt-{step_in(newest)}' in line for line in lines)
     # Its names are those of one machine, which test_train.py compares with the ones of 2016.
     assert names_in(tf.train.latest_checkpoint(str(here))) == names_in(newest)

@@ -112,7 +112,7 @@ def test_each_worker_runs_its_own_data_set_and_gives_up_without_a_client(three_c
             batches, starts = read_batches(in_graph(0, [[CPU], [CPU]]), process_numbers, 2)
             with v1.Session(server.target, config=unfiltered_config(client)) as session:
                 session.run(starts)
-                numbers = [int(images_v[0]) for images_v in session.run([batch.images for batch in batches])]
+                numbers = [int(images_v[0]) for images_v in session.run([batch[0] for batch in batches])]
         assert numbers == [os.getpid(), cluster._processes['worker 1'].pid]
         assert cluster.wait_exits('worker 1', limit=30) == [75]
         assert 'worker 1 ends: the chief has not been heard of for 4 s' in cluster.text('worker 1')

@@ -31,7 +31,7 @@ def test_towers_get_different_images_in_every_step(placement):
             session.run(starts)
             seen = []
             for _ in range(5):
-                parts = session.run([(batch.images, batch.labels) for batch in batches])
+                parts = session.run([batch for batch in batches])
                 for images_v, labels_v in parts:
                     np.testing.assert_array_equal(images_v[:, 0], labels_v)
                     assert len(labels_v) == 8 // len(placement.towers)

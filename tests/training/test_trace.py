@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 import toy_model
 
-from inception_mg.config import OptimizerConfig
 from inception_mg.placement import multi_gpu
 from inception_mg.training.step_records import Event, Transfer
+from inception_mg.training.task import Task
 from inception_mg.training.timeline import StepTrace, chrome_trace
 from inception_mg.training.trace import USUAL_RUN, TraceHook
 from inception_mg.training.train_step import build_train_step
@@ -90,8 +90,8 @@ def train(hook_of, steps: int) -> list[str]:
     said: list[str] = []
     placement = multi_gpu(['/device:CPU:1', '/device:CPU:2'])
     with tf.Graph().as_default():
-        step = build_train_step(placement, toy_model.dataset_for(8), 8, toy_model.toy_loss, OptimizerConfig(), 8,
-                                make_optimizer=toy_model.make_optimizer)
+        step = build_train_step(placement, Task(toy_model.dataset_for(8), toy_model.toy_loss, 8, 8,
+                                                make_optimizer=toy_model.make_optimizer))
         scaffold = v1.train.Scaffold(local_init_op=tf.group(step.start_input, v1.local_variables_initializer()))
         creator = v1.train.ChiefSessionCreator(scaffold, config=v1.ConfigProto(device_count={'CPU': 3}))
         hooks = [hook_of(step.global_step, said.append), v1.train.StopAtStepHook(last_step=steps)]

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError, UserError
+from inception_mg.training.image_task import image_task
 from inception_mg.training.train import train_here
 from inception_mg.weights.checkpoints import AVERAGE
 
@@ -24,7 +25,7 @@ def train(data_dir: str, train_dir, max_steps: int, optimizer=OPTIMIZER, model=M
     lines: list[str] = []
     data = DataConfig(data_dir=data_dir, batch_size=batch_size, image_size=75)
     config = RunConfig(train_dir=str(train_dir), max_steps=max_steps, log_every_steps=1, **run)
-    signal_name = train_here(data, model, optimizer, devices or DeviceConfig(), config, lines.append)
+    signal_name = train_here(image_task(data, model, optimizer), devices or DeviceConfig(), config, lines.append)
     assert signal_name == ''
     return lines
 

@@ -13,6 +13,7 @@ from dist.launch.local import free_ports
 from inception_mg.config import OptimizerConfig
 from inception_mg.placement import CPU, Tower, between_graph, machine_of
 from inception_mg.training import step_records, wire
+from inception_mg.training.task import Task
 from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
@@ -39,9 +40,8 @@ def session(target: str) -> v1.Session:
 def train(target: str, placement, steps: int, make_optimizer=toy_model.make_optimizer):
     """Returns the losses of some steps, and the records of one more."""
     with tf.Graph().as_default():
-        step = build_train_step(placement, toy_model.dataset_for(BATCH), BATCH, toy_model.toy_loss,
-                                OptimizerConfig(moving_average_decay=0.9), BATCH,
-                                make_optimizer=make_optimizer)
+        step = build_train_step(placement, Task(toy_model.dataset_for(BATCH), toy_model.toy_loss, BATCH, BATCH,
+                                                OptimizerConfig(moving_average_decay=0.9), make_optimizer))
         with session(target) as sess:
             sess.run(v1.global_variables_initializer())
             sess.run(step.start_input)

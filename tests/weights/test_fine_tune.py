@@ -14,9 +14,11 @@ from inception_mg.errors import FlagError, UserError
 from inception_mg.model.inception_v3 import BLOCK_COST, inception_v3, scopes_below
 from inception_mg.model.layers import Layers
 from inception_mg.training.devices import local_machine
+from inception_mg.training.image_task import image_task
 from inception_mg.training.optimizers import build_averages_update
 from inception_mg.training.start import Start
-from inception_mg.training.train import build_inception_step, open_training_data, train_here
+from inception_mg.training.train import train_here
+from inception_mg.training.train_step import build_train_step
 from inception_mg.weights.checkpoints import AVERAGE, HEADS
 from inception_mg.weights.names import AUX_HEAD, model_names
 from inception_mg.weights.sources import open_weights
@@ -32,8 +34,9 @@ SLIM = {ours: slim for slim, ours in foreign.slim_names().items()}
 def train(data_dir: str, train_dir, max_steps: int, model=MODEL, **run) -> list[str]:
     """Trains and returns the lines it said."""
     lines: list[str] = []
-    train_here(DataConfig(data_dir=data_dir, batch_size=4, image_size=75), model, OPTIMIZER, DeviceConfig(),
-               RunConfig(train_dir=str(train_dir), max_steps=max_steps, log_every_steps=1, **run), lines.append)
+    task = image_task(DataConfig(data_dir=data_dir, batch_size=4, image_size=75), model, OPTIMIZER)
+    config = RunConfig(train_dir=str(train_dir), max_steps=max_steps, log_every_steps=1, **run)
+    train_here(task, DeviceConfig(), config, lines.append)
     return lines
 
 
@@ -146,7 +149,7 @@ def test_nothing_is_computed_backward_below(three_classes):
     kinds = ('Conv2DBackprop', 'FusedBatchNormGrad', 'L2Loss', 'ReluGrad', 'ResourceApplyRMSProp', 'MaxPoolGrad',
              'AvgPoolGrad', 'ConcatOffset')
     with tf.Graph().as_default() as graph:
-        build_inception_step(local_machine(DeviceConfig()).placement, open_training_data(data), data, FROZEN, OPTIMIZER)
+        build_train_step(local_machine(DeviceConfig()).placement, image_task(data, FROZEN, OPTIMIZER))
         names = [operation.name for operation in graph.get_operations() if operation.type.startswith(kinds)]
         fixed = [operation for operation in graph.get_operations() if operation.type.startswith('FusedBatchNormV')
                  and not operation.get_attr('is_training')]

@@ -1,0 +1,62 @@
+"""The task of the programs: a network of model/ on the records of an image data set."""
+
+import zlib
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from inception_mg.config import DataConfig, ModelConfig, OptimizerConfig
+from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
+from inception_mg.data.input_pipeline import explain_input_error, training_dataset
+from inception_mg.errors import FlagError
+from inception_mg.model.inception_v3 import scopes_below
+from inception_mg.model.losses import inception_loss
+from inception_mg.model.tower_loss import TowerLoss
+from inception_mg.placement import Tower
+from inception_mg.run_dir import model_card
+from inception_mg.training.devices import bfloat16_hint
+from inception_mg.training.task import Task
+
+
+class TrainingData(NamedTuple):
+    """What training reads: the data set's classes and counts, and the paths of its shards."""
+
+    info: DatasetInfo
+    paths: list[str]
+    num_examples: int
+
+
+def open_training_data(data: DataConfig) -> TrainingData:
+    """Finds the training shards and their description; UserError when either is missing."""
+    if not data.data_dir:
+        raise FlagError('--data_dir is empty: name the folder with the shards and dataset.json')
+    info = read_dataset_info(data.data_dir)
+    paths = shard_paths(data.data_dir, 'train')
+    return TrainingData(info, paths, info.num_images('train'))
+
+
+def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig) -> Task:
+    """The training of `model` on the records in data.data_dir; UserError when they are not there."""
+    source = open_training_data(data)
+    classes = source.info.classes
+
+    def dataset_for(part: int, parts: int, batch_size: int) -> tf.data.Dataset:
+        return training_dataset(source.paths, source.num_examples, data=data, batch_size=batch_size,
+                                first_shard=part, num_shards=parts)
+
+    def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
+        return inception_loss(*batch, source.info.num_outputs, model, tower.branches, tower.stages)
+
+    hint = bfloat16_hint(model.compute_dtype)
+    card = model_card.make_card(data, model, classes)
+    return Task(
+        dataset_for, loss_for, source.num_examples, data.batch_size, optimizer,
+        frozen=scopes_below(model.freeze_below), scale_loss=model.compute_dtype == 'float16',
+        title=f'Inception v3, width {model.width:g}, {data.image_size} x {data.image_size}, {model.compute_dtype}',
+        source=f'{data.data_dir}: {source.num_examples} images of {len(classes)} classes in {len(source.paths)} shards',
+        notes=(hint,) if hint else (),
+        settings={'--image_size': data.image_size, **{f'--{name}': value for name, value in vars(model).items()},
+                  'the training set in --data_dir': f'{source.num_examples} images of {len(classes)} classes '
+                                                    f'(names {zlib.crc32("/".join(classes).encode()):08x})'},
+        files={model_card.CARD_FILE: model_card.card_text(card)},
+        explain=lambda error: explain_input_error(error, source.paths))

@@ -1,0 +1,51 @@
+"""What is trained, as one value: the same for a network of ours and one of yours, on one machine and on a cluster."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from inception_mg.config import OptimizerConfig
+from inception_mg.errors import UserError
+from inception_mg.model.tower_loss import TowerLoss
+from inception_mg.placement import Tower
+from inception_mg.training.optimizers import build_optimizer
+
+v1 = tf.compat.v1
+Batch = object  # A tensor or a structure of tensors, as a tf.data.Dataset has them.
+DatasetFor = Callable[[int, int, int], tf.data.Dataset]  # (part, parts, batch_size)
+LossFor = Callable[[Batch, Tower], TowerLoss | tf.Tensor]  # (batch, tower)
+MakeOptimizer = Callable[[OptimizerConfig, tf.Tensor], v1.train.Optimizer]  # (settings, learning rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is trained. Where (a Placement) and for how long (a RunConfig) are said elsewhere.
+
+    dataset_for(part, parts, batch_size): batches of the part-th of `parts` equal parts of the examples, for ever. A
+        batch is a tensor or any structure of tensors (a tuple, a dictionary) with as many examples in each.
+    loss_for(batch, tower): builds one copy of the model on its share of a batch: a float32 scalar, or a TowerLoss. Its
+        variables are made by tf.compat.v1.get_variable. tower: see placement.Tower; most models leave it alone.
+    num_examples: of one epoch. batch_size: examples per step of one process, a multiple of its towers.
+    optimizer: settings of the schedule, the averages and RMSProp; make_optimizer: another optimizer for them.
+    frozen: beginnings of the names of variables that are not trained. scale_loss: for float16.
+    title, source: the model and the examples, on the screen. notes: lines that the user should read.
+    settings: what must be equal on all workers of a cluster, besides max_steps and what is in this value itself.
+    files: name -> text of what is left in train_dir beside the checkpoints.
+    explain(error): whether the examples are to blame for an error of a step, in one line; None if not.
+    """
+
+    dataset_for: DatasetFor
+    loss_for: LossFor
+    num_examples: int
+    batch_size: int
+    optimizer: OptimizerConfig = OptimizerConfig()
+    make_optimizer: MakeOptimizer = build_optimizer
+    frozen: tuple[str, ...] = ()
+    scale_loss: bool = False
+    title: str = 'of your own'
+    source: str = ''
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    explain: Callable[[Exception], UserError | None] = lambda error: None
