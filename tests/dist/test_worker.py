@@ -126,12 +126,12 @@ def test_the_job_is_all_that_a_graph_and_a_schedule_follow_from(three_classes, t
 
 def test_workers_read_every_image_once_and_no_two_the_same(three_classes, monkeypatch):
     parts, makers = [], []
-    monkeypatch.setattr(train, 'build_train_step', lambda placement, dataset_for, *args, **options:
-                        makers.append(dataset_for))
+    monkeypatch.setattr(workers, 'build_train_step', lambda placement, task, reader, readers, **options:
+                        makers.append(lambda: task.dataset_for(reader, readers, 4)))
     for index in range(3):
         make_worker(three_classes, index, DeviceConfig(), distort=False, data_seed=1).build()
         with tf.Graph().as_default(), v1.Session() as session:
-            images, _ = v1.data.make_one_shot_iterator(makers[-1](0, 1, 4)).get_next()
+            images, _ = v1.data.make_one_shot_iterator(makers[-1]()).get_next()
             parts.append([image.tobytes() for _ in range(2) for image in session.run(images)])
     assert [len(set(part)) for part in parts] == [8, 8, 8]  # An epoch of each is two batches.
     assert len(set().union(*parts)) == 24

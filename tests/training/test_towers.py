@@ -31,7 +31,7 @@ def test_towers_get_different_images_in_every_step(placement):
             session.run(starts)
             seen = []
             for _ in range(5):
-                parts = session.run([batch for batch in batches])
+                parts = session.run(batches)
                 for images_v, labels_v in parts:
                     np.testing.assert_array_equal(images_v[:, 0], labels_v)
                     assert len(labels_v) == 8 // len(placement.towers)
@@ -45,7 +45,7 @@ def test_equal_towers_keep_their_own_batches():
         batches, starts = read_batches(placement, numbered(8), batch_size=8)
         with v1.Session() as session:
             session.run(starts)
-            labels_v = session.run([batch.labels for batch in batches])
+            labels_v = session.run([labels for _, labels in batches])
     assert sorted(np.concatenate(labels_v)) == list(range(8))
 
 

@@ -101,7 +101,7 @@ def test_what_was_restored_is_printed(frozen):
     assert 'begin anew: ' in text
     for name in ('logits/logits/weights', 'logits/logits/biases', 'aux_logits/FC/weights', 'aux_logits/FC/biases'):
         assert name in text
-    assert 'to train; all before mixed_8x8x2048b are frozen' in text
+    assert 'to train; all others are frozen' in text
 
 
 def test_nothing_that_is_frozen_moves(frozen, weights):
@@ -172,8 +172,8 @@ def start_from(source: str, **run) -> Start:
 
 
 def test_freezing_what_nobody_has_trained_is_refused(tmp_path):
-    with pytest.raises(FlagError, match='--freeze_below=logits would freeze weights that nobody has trained'):
-        Start.find(RunConfig(train_dir=str(tmp_path))).check('logits')
+    with pytest.raises(FlagError, match='--freeze_below would freeze weights that nobody has trained'):
+        Start.find(RunConfig(train_dir=str(tmp_path))).check(('logits/',))
 
 
 def test_another_number_of_classes(weights, three_outputs, tmp_path):
