@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from inception_mg.config import DataConfig, EvalConfig, ModelConfig
-from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
+from inception_mg.data.dataset_info import read_dataset_info, shard_paths
 from inception_mg.data.input_pipeline import evaluation_dataset, explain_input_error
 from inception_mg.data.progress import progress
 from inception_mg.errors import FlagError, UserError
@@ -27,24 +27,30 @@ RESULTS_FILE = 'results.jsonl'
 
 
 class Setup(NamedTuple):
-    """What is evaluated on which images. images: how many of them count."""
+    """What is evaluated on which examples.
 
-    data: DataConfig
-    model: ModelConfig
+    dataset_for(): batches of (inputs, labels int32 [n]), each example once. logits_for(inputs): float32 [n, outputs],
+    with fixed statistics. outputs: the name of each. classes: how many of them are classes. images: how many examples
+    count; batch_size: of a full batch. source, title: the examples and the model, on the screen. remedy: the end of the
+    line that says that a checkpoint does not fit. explain(error): whether the examples are to blame for it.
+    """
+
     config: EvalConfig
-    info: DatasetInfo
-    paths: list[str]
+    dataset_for: Callable[[], tf.data.Dataset]
+    logits_for: Callable[[tf.Tensor], tf.Tensor]
+    outputs: Sequence[str]
+    classes: int
     images: int
+    batch_size: int
+    source: str
+    title: str
+    remedy: str
+    explain: Callable[[Exception], UserError | None] = lambda error: None
 
     @property
     def k(self) -> int:
         """The number of guesses of recall@k."""
-        return metrics.recall_k(len(self.info.classes))
-
-    @property
-    def labels(self) -> list[str]:
-        """The name of every output, beginning with the background."""
-        return [self.info.class_name(label) for label in range(self.info.num_outputs)]
+        return metrics.recall_k(self.classes)
 
 
 class EvalGraph(NamedTuple):
@@ -74,8 +80,13 @@ def evaluate(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say 
     `say`. chosen: the settings that the user gave; the others are taken from the checkpoint's model.json. Raises
     UserError for what the user can mend: no checkpoint, no averages, other classes.
     """
-    checkpoint = checkpoints.find_checkpoint(config.checkpoint_dir, 'checkpoint_dir')
-    setup = set_up(data, model, config, chosen)
+    checkpoints.find_checkpoint(config.checkpoint_dir, 'checkpoint_dir')  # Before the images are looked for.
+    return evaluate_once(set_up(data, model, config, chosen), say)
+
+
+def evaluate_once(setup: Setup, say: Say = print) -> metrics.Scores:
+    """The same of any setup."""
+    checkpoint = checkpoints.find_checkpoint(setup.config.checkpoint_dir, 'checkpoint_dir')
     with Results(setup, say) as results, Evaluation(setup) as evaluation:
         started = time.monotonic()
         outcome = evaluation.score(checkpoint)
@@ -97,7 +108,25 @@ def set_up(data: DataConfig, model: ModelConfig, config: EvalConfig,
     info, paths = read_dataset_info(data.data_dir), shard_paths(data.data_dir, config.subset)
     model_card.check_classes(card, folder, info.classes, data.data_dir)
     images = info.num_images(config.subset)
-    return Setup(data, model, config, info, paths, min(images, config.num_examples) if config.num_examples else images)
+    images = min(images, config.num_examples) if config.num_examples else images
+
+    def dataset_for() -> tf.data.Dataset:
+        dataset = evaluation_dataset(paths, image_size=data.image_size, batch_size=data.batch_size,
+                                     num_preprocess_threads=data.num_preprocess_threads,
+                                     num_examples=config.num_examples, skip_damaged_records=data.skip_damaged_records)
+        return dataset.map(lambda inputs, labels, filename: (inputs, labels))
+
+    def logits_for(inputs: tf.Tensor) -> tf.Tensor:
+        layers = Layers(is_training=False, compute_dtype=tf.as_dtype(model.compute_dtype), width=model.width)
+        return inception_v3(inputs, info.num_outputs, layers).logits
+
+    return Setup(config, dataset_for, logits_for, [info.class_name(label) for label in range(info.num_outputs)],
+                 len(info.classes), images, data.batch_size,
+                 source=f'{data.data_dir}: {images} {config.subset} images of {len(info.classes)} classes',
+                 title=f'width {model.width:g}, {data.image_size} x {data.image_size}',
+                 remedy=f'the data set in {data.data_dir} has {len(info.classes)} classes; give the --data_dir, '
+                        '--width and --image_size that the model was trained with',
+                 explain=lambda error: explain_input_error(error, paths))
 
 
 class Evaluation:
@@ -107,14 +136,10 @@ class Evaluation:
     """
 
     def __init__(self, setup: Setup):
-        self._setup, data = setup, setup.data
+        self._setup = setup
         with tf.Graph().as_default() as graph:
-            self._graph = build_eval_graph(setup.paths, data, setup.model, setup.info.num_outputs,
-                                           setup.config.num_examples, setup.k)
-            self._weights = Weights(
-                self._graph.variables, setup.config.use_averages,
-                f'the data set in {data.data_dir} has {len(setup.info.classes)} classes; give the --data_dir, --width '
-                'and --image_size that the model was trained with')
+            self._graph = build_eval_graph(setup)
+            self._weights = Weights(self._graph.variables, setup.config.use_averages, setup.remedy)
         self._session = v1.Session(graph=graph, config=v1.ConfigProto(allow_soft_placement=True))
 
     def __enter__(self) -> 'Evaluation':
@@ -132,35 +157,38 @@ class Evaluation:
         self._weights.restore(self._session, checkpoint)
         step_v = checkpoints.step_of(checkpoint)
         run(graph.start_input)
-        totals, confusion = [0, 0, 0], np.zeros([setup.info.num_outputs] * 2, np.int64)
-        batches = -(-setup.images // setup.data.batch_size)
+        totals, confusion = [0, 0, 0], np.zeros([len(setup.outputs)] * 2, np.int64)
+        batches = -(-setup.images // setup.batch_size)
         try:
             for _ in progress(range(batches), batches, 'evaluate', 'batch'):
                 hits_v, labels_v, guesses_v = run([graph.hits, graph.labels, graph.guesses])
                 totals = [total + int(hit) for total, hit in zip(totals, hits_v, strict=True)]
                 np.add.at(confusion, (labels_v, guesses_v), 1)
             run(graph.hits)
-            raise UserError(f'{setup.data.data_dir}: more images than dataset.json says: write it anew with '
+            raise UserError(f'{setup.source}: there are more images than dataset.json says: write it anew with '
                             'scripts/build_image_data.py --describe')
         except tf.errors.OutOfRangeError:
             return Outcome(step_v, metrics.Scores(*totals, setup.k), confusion)
         except (tf.errors.OpError, UnicodeDecodeError) as error:
-            raise explain_input_error(error, setup.paths) or error from error
+            raise setup.explain(error) or error from error
 
 
-def build_eval_graph(paths: Sequence[str], data: DataConfig, model: ModelConfig, num_outputs: int,
-                     num_examples: int, k: int) -> EvalGraph:
-    """Builds the network with fixed statistics over the images of `paths`; runs nothing."""
+def count_examples(dataset_for: Callable[[], tf.data.Dataset]) -> int:
+    """How many examples a data set of batches (inputs, labels) has, by going through it once."""
+    with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={'GPU': 0})) as session:
+        sizes = dataset_for().map(lambda inputs, labels: tf.size(labels, tf.int64))
+        total = sizes.reduce(tf.constant(0, tf.int64), lambda count, size: count + size)
+        return int(session.run(total))
+
+
+def build_eval_graph(setup: Setup) -> EvalGraph:
+    """Builds the network with fixed statistics over the examples; runs nothing."""
     with tf.device('/device:CPU:0'):
-        dataset = evaluation_dataset(paths, image_size=data.image_size, batch_size=data.batch_size,
-                                     num_preprocess_threads=data.num_preprocess_threads, num_examples=num_examples,
-                                     skip_damaged_records=data.skip_damaged_records)
-        iterator = v1.data.make_initializable_iterator(dataset)
-        images, labels, _ = iterator.get_next()
-    layers = Layers(is_training=False, compute_dtype=tf.as_dtype(model.compute_dtype), width=model.width)
+        iterator = v1.data.make_initializable_iterator(setup.dataset_for())
+        inputs, labels = iterator.get_next()
     with v1.variable_scope(v1.get_variable_scope(), use_resource=True):
-        logits = inception_v3(images, num_outputs, layers).logits
-    return EvalGraph(metrics.build_hits(logits, labels, k), labels, metrics.build_guesses(logits, labels),
+        logits = setup.logits_for(inputs)
+    return EvalGraph(metrics.build_hits(logits, labels, setup.k), labels, metrics.build_guesses(logits, labels),
                      iterator.initializer, v1.global_variables())
 
 
@@ -190,20 +218,20 @@ class Results:
     """Where results go: the screen, eval_dir with summaries and results.jsonl, and the report; a context manager."""
 
     def __init__(self, setup: Setup, say: Say):
-        config, images, classes = setup.config, setup.images, len(setup.info.classes)
+        config = setup.config
         self._setup, self._say = setup, say
         self.eval_dir = config.eval_dir or os.path.join(model_card.folder_of(config.checkpoint_dir), 'eval')
         try:
             os.makedirs(self.eval_dir, exist_ok=True)
         except OSError as error:
             raise UserError(f'--eval_dir={self.eval_dir}: {error.strerror}') from None
-        say(f'data       {setup.data.data_dir}: {images} {config.subset} images of {classes} classes')
-        say(f'model      width {setup.model.width:g}, {setup.data.image_size} x {setup.data.image_size}')
+        say(f'data       {setup.source}')
+        say(f'model      {setup.title}')
         say(f'weights    {"moving averages" if config.use_averages else "raw weights"} from {config.checkpoint_dir}')
         say(f'eval_dir   {self.eval_dir}')
         if setup.k < metrics.RECALL_AT:
             say(f'recall@{setup.k} instead of recall@{metrics.RECALL_AT}: {metrics.RECALL_AT} guesses among '
-                f'{classes} classes could hardly miss')
+                f'{setup.classes} classes could hardly miss')
         with tf.Graph().as_default():  # This FileWriter refuses to be made outside of one.
             self._writer = v1.summary.FileWriter(self.eval_dir)
 
@@ -220,7 +248,7 @@ class Results:
                   'images': scores.images, 'precision@1': round(scores.precision_at_1, 6),
                   recall: round(scores.recall_at_k, 6), 'averages': config.use_averages, 'seconds': round(seconds, 1)}
         if config.report_dir:
-            per_class.write_report(config.report_dir, outcome.confusion, self._setup.labels, result, self._say)
+            per_class.write_report(config.report_dir, outcome.confusion, self._setup.outputs, result, self._say)
         self._say(f'step {result["step"]}: precision@1 = {scores.precision_at_1:.4f} ({scores.first} of '
                   f'{scores.images}), {recall} = {scores.recall_at_k:.4f}, {seconds:.1f} s')
         line = json.dumps(result)

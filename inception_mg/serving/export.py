@@ -34,10 +34,11 @@ IMAGES_SIGNATURE = 'images'  # The other one, for encoded images, is the default
 
 class ServingGraph(NamedTuple):
     """image_bytes: string [n], fed with encoded images of any size; images: float32 [n, size, size, 3] in [-1, 1],
-    fed instead of them. logits, probabilities: float32 [n, outputs]. classes, scores: the names (string) and
-    probabilities of the k most probable outputs, [n, k]. variables: all of the model's."""
+    fed instead of them; of a model that takes something else (image_bytes is None) its inputs. logits, probabilities:
+    float32 [n, outputs]. classes, scores: the names (string) and probabilities of the k most probable outputs, [n, k].
+    variables: all of the model's."""
 
-    image_bytes: tf.Tensor
+    image_bytes: tf.Tensor | None
     images: tf.Tensor
     logits: tf.Tensor
     probabilities: tf.Tensor
@@ -79,6 +80,23 @@ def export(data: DataConfig, model: ModelConfig, config: ExportConfig, say: Say 
     return config.export_dir
 
 
+def export_any(checkpoint_dir: str, export_dir: str, inputs: tf.TensorSpec,
+               logits_for: Callable[[tf.Tensor], tf.Tensor], labels: Sequence[str], say: Say = print) -> str:
+    """Writes a SavedModel of any model from the averages of its newest checkpoint; returns export_dir.
+
+    inputs: shape and dtype of a batch. logits_for(inputs): float32 [n, outputs] with fixed statistics. labels: the name
+    of each output. Raises UserError for what the user can mend.
+    """
+    checkpoint = checkpoints.find_checkpoint(checkpoint_dir, 'train_dir')
+    with new_folder(export_dir, 'export_dir') as folder:
+        with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={'GPU': 0})) as session:
+            serving = build_plain_serving_graph(inputs, logits_for, labels)
+            Weights(serving.variables, True, 'it is of another model').restore(session, checkpoint)
+            write_saved_model(folder, session, serving, labels)
+    say(f'exported   {checkpoint} (step {checkpoints.step_of(checkpoint)}, moving averages): {export_dir}')
+    return export_dir
+
+
 def card_for(data: DataConfig, model: ModelConfig, checkpoint: str, chosen: Collection[str]) -> model_card.ModelCard:
     """The card of the model to export: that of the checkpoint's folder, or one made of the flags and the data set."""
     folder = model_card.folder_of(checkpoint)
@@ -108,13 +126,29 @@ def build_serving_graph(card: model_card.ModelCard, k: int) -> ServingGraph:
         read_images = tf.map_fn(read, image_bytes, fn_output_signature=tf.TensorSpec([size, size, 3], tf.float32))
     # One network for both signatures: who feeds the images does not make them be read.
     images = v1.placeholder_with_default(read_images, [None, size, size, 3], 'images')
+
+    def logits_for(inputs: tf.Tensor) -> tf.Tensor:
+        layers = Layers(is_training=False, width=card.width, weight_decay=None)
+        return inception_v3(inputs, len(card.labels), layers, aux_head=False).logits
+
+    return _serving(image_bytes, images, logits_for, card.labels, k)
+
+
+def build_plain_serving_graph(inputs: tf.TensorSpec, logits_for: Callable[[tf.Tensor], tf.Tensor],
+                              labels: Sequence[str]) -> ServingGraph:
+    """The same for any model: `inputs`, of which the first dimension is the batch, to logits; runs nothing."""
+    fed = v1.placeholder(inputs.dtype, [None, *inputs.shape[1:]], 'images')
+    return _serving(None, fed, logits_for, labels, min(TOP_K, len(labels)))
+
+
+def _serving(image_bytes: tf.Tensor | None, images: tf.Tensor, logits_for: Callable[[tf.Tensor], tf.Tensor],
+             labels: Sequence[str], k: int) -> ServingGraph:
     with v1.variable_scope(v1.get_variable_scope(), use_resource=True, custom_getter=_without_chance):
-        logits = inception_v3(images, len(card.labels), Layers(is_training=False, width=card.width, weight_decay=None),
-                              aux_head=False).logits
+        logits = logits_for(images)
     variables = v1.global_variables()
     probabilities = tf.nn.softmax(logits, name='probabilities')
     scores, indices = tf.math.top_k(probabilities, k, name='scores')
-    classes = tf.gather(tf.constant(card.labels, name='labels'), indices, name='classes')
+    classes = tf.gather(tf.constant(labels, name='labels'), indices, name='classes')
     return ServingGraph(image_bytes, images, tf.identity(logits, 'output_logits'), probabilities, classes, scores,
                         variables)
 
@@ -148,13 +182,14 @@ def new_folder(path: str, flag: str) -> Iterator[str]:
 def write_saved_model(folder: str, session: v1.Session, serving: ServingGraph, labels: Sequence[str]) -> None:
     """Writes a SavedModel with the tag 'serve' and labels.txt among its assets.
 
-    The signature 'serving_default' takes image_bytes, 'images' takes images; both give classes, scores, probabilities
-    and logits.
+    The signature 'serving_default' takes image_bytes (or images, where there are none), 'images' takes images; both
+    give classes, scores, probabilities and logits.
     """
     outputs = serving.outputs('classes', 'scores', 'probabilities', 'logits')
+    first = 'images' if serving.image_bytes is None else 'image_bytes'
     with _labels_asset(folder, labels) as asset:
         _save(folder, session, {v1.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
-                                _signature(serving.outputs('image_bytes'), outputs),
+                                _signature(serving.outputs(first), outputs),
                                 IMAGES_SIGNATURE: _signature(serving.outputs('images'), outputs)}, [asset])
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -18,6 +19,20 @@ LossFor = Callable[[Batch, Tower], TowerLoss | tf.Tensor]  # (batch, tower)
 MakeOptimizer = Callable[[OptimizerConfig, tf.Tensor], v1.train.Optimizer]  # (settings, learning rate)
 
 
+class Inference(NamedTuple):
+    """What a trained model is used for, by evaluation and export.
+
+    inputs: shape and dtype of a batch of inputs. logits_for(inputs): float32 [n, outputs], with fixed statistics.
+    outputs: the name of each. validation(batch_size): batches of (inputs, labels int32 [n]), each example once; None
+    where there are none.
+    """
+
+    inputs: tf.TensorSpec
+    logits_for: Callable[[tf.Tensor], tf.Tensor]
+    outputs: tuple[str, ...]
+    validation: Callable[[int], tf.data.Dataset] | None = None
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What is trained. Where (a Placement) and for how long (a RunConfig) are said elsewhere.
@@ -32,6 +47,7 @@ class Task:
     title, source: the model and the examples, on the screen. notes: lines that the user should read.
     settings: what must be equal on all workers of a cluster, besides max_steps and what is in this value itself.
     files: name -> text of what is left in train_dir beside the checkpoints.
+    inference: what the trained model is used for; None for a model that is only trained.
     explain(error): whether the examples are to blame for an error of a step, in one line; None if not.
     """
 
@@ -48,4 +64,5 @@ class Task:
     notes: tuple[str, ...] = ()
     settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    inference: Inference | None = None
     explain: Callable[[Exception], UserError | None] = lambda error: None

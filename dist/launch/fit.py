@@ -1,0 +1,195 @@
+"""One program for a model of your own: training on this machine, a cluster of it, evaluation, export.
+
+The program calls `fit` with a Task and nothing else; its command line says the rest, by the flags of scripts/train.py,
+train_distributed.py and launch_local.py:
+
+    python my_model.py --num_gpus=2                                   towers
+    python my_model.py --launch --num_ps=1 --num_workers=2 --sync     a cluster of this very program, on this machine
+    python my_model.py --job_name=worker --task_id=1 --ps_hosts=...   one task of a cluster
+    python my_model.py --evaluate                                     the averages of the newest checkpoint
+    python my_model.py --export_dir=DIR                               a SavedModel of them
+"""
+
+import argparse
+import dataclasses
+import logging
+import os
+import pathlib
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+from dist import hosts
+from dist.launch import local
+from dist.server import choose_gpus, hide_gpus, leave_process
+from inception_mg import checks
+from inception_mg.config import (
+    ClusterConfig,
+    DeviceConfig,
+    EvalConfig,
+    InGraphConfig,
+    LaunchConfig,
+    OptimizerConfig,
+    RunConfig,
+    option,
+)
+from inception_mg.errors import FlagError, UserError
+from inception_mg.training.task import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class FitConfig:
+    """What `fit` adds to the flags of the programs."""
+
+    batch_size: int = option(0, 'Examples per step of one process, instead of the task\'s own.')
+    launch: bool = option(False, 'Run a whole cluster of this program on this machine.')
+    evaluate: bool = option(False, 'Evaluate the newest checkpoint on the validation examples and end.')
+    export_dir: str = option('', 'Write a SavedModel of the newest checkpoint into this new folder and end.')
+
+
+_CONFIGS = (FitConfig, RunConfig, DeviceConfig, OptimizerConfig, ClusterConfig, InGraphConfig, LaunchConfig)
+
+
+def fit(task: Task, *, train_dir: str = '', steps: int = 0, argv: Sequence[str] | None = None) -> None:
+    """Does with `task` what the command line asks for.
+
+    train_dir, steps: defaults of --train_dir and --max_steps. argv: the command line, sys.argv by default. Returns
+    after training, evaluation or export on this machine; otherwise ends the process, with one line on stderr and the
+    exit codes of the programs: 2 for wrong flags, 75 when the rest of the cluster was lost (start this task again), 143
+    after a signal, 1 otherwise.
+    """
+    argv = list(sys.argv if argv is None else argv)
+    name, is_task = pathlib.Path(argv[0]).name, False
+    logging.getLogger('tensorflow').setLevel(logging.ERROR)  # Deprecations of the functions that this is about.
+    try:
+        sys.stdout.reconfigure(line_buffering=True)
+        flags = parse(argv[1:], task, train_dir, steps)
+        settings = part(flags, ClusterConfig)
+        cluster = None if flags.launch else hosts.resolve(
+            settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id, os.environ,
+            needs_ps=not flags.in_graph, slurm_ps=settings.slurm_ps)
+        is_task = cluster is not None and not flags.evaluate
+        code = run(task, flags, cluster, argv)
+    except UserError as error:
+        print(f'{name}: {error}', file=sys.stderr)
+        code = error.exit_code
+    except Exception:
+        if not is_task:
+            raise
+        traceback.print_exc()
+        code = hosts.EXIT_FAILED
+    if is_task:
+        leave_process(code)  # A TensorFlow server cannot be stopped.
+    if code:
+        sys.exit(code)
+
+
+def run(task: Task, flags: argparse.Namespace, cluster: hosts.Cluster | None, argv: Sequence[str]) -> int:
+    """The one thing that the flags ask for; returns the exit code."""
+    if flags.launch:
+        return launch(flags, argv)
+    task = dataclasses.replace(task, optimizer=part(flags, OptimizerConfig),
+                               batch_size=flags.batch_size or task.batch_size)
+    if flags.evaluate or flags.export_dir:
+        return use(task, flags)
+    devices, run_config = part(flags, DeviceConfig), part(flags, RunConfig)
+    checks.check_run(run_config, task.optimizer, writes=cluster is None or cluster.is_chief)
+    if cluster is not None:
+        return work(task, flags, cluster, devices, run_config)
+    from inception_mg.training.train import train_here
+    return hosts.EXIT_SIGTERM if train_here(task, devices, run_config) else 0
+
+
+def work(task: Task, flags: argparse.Namespace, cluster: hosts.Cluster, devices: DeviceConfig, run_config: RunConfig
+         ) -> int:
+    """This process's part in a cluster."""
+    settings, options = part(flags, ClusterConfig), part(flags, InGraphConfig)
+    checks.check_cluster(settings)
+    if cluster.job == 'ps':
+        hide_gpus(os.environ)  # Before TensorFlow looks for them.
+    else:
+        choose_gpus(settings.gpus, os.environ)
+    from dist import in_graph, worker
+    if flags.in_graph:
+        checks.check_in_graph(options, devices, len(cluster.ps), len(cluster.workers))
+        if cluster.is_chief:
+            return in_graph.run_client(cluster, task, devices, run_config, options, settings)
+        return in_graph.serve(cluster, devices, options, settings)
+    if cluster.job == 'ps':
+        return worker.run_ps(cluster, settings)
+    return worker.run_worker(cluster, task, devices, run_config, settings)
+
+
+def launch(flags: argparse.Namespace, argv: Sequence[str]) -> int:
+    """A cluster of this very program on this machine: its tasks get the same flags but --launch."""
+    config = part(flags, LaunchConfig)
+    checks.check_launch(config)
+    if not flags.train_dir:
+        raise FlagError('--train_dir is empty: name the folder for checkpoints and summaries')
+    same = [flag for flag in argv[1:] if flag not in ('--launch', '--launch=true')]
+    tasks = local.task_flags(config.num_ps, config.num_workers, local.free_ports(config.num_ps + config.num_workers))
+    commands = {name: [sys.executable, argv[0], *own, *same] for name, own in tasks.items()}
+    environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
+    gpus = local.share_gpus(local.visible_gpus(environ), config.num_workers)
+    drills = [local.parse_drill(text) for text in config.kill.split(',') if text.strip()]
+    log_dir = config.log_directory or os.path.join(flags.train_dir, 'logs')
+    print(f'{len(commands)} tasks; their logs are in {log_dir}')
+    return local.LocalCluster(commands, log_dir, config.max_restarts, drills, environ=environ, own_environ={
+        f'worker {k}': {'CUDA_VISIBLE_DEVICES': names} for k, names in enumerate(gpus)}).run()
+
+
+def use(task: Task, flags: argparse.Namespace) -> int:
+    """Evaluates or exports the newest checkpoint."""
+    if task.inference is None:
+        raise FlagError('--evaluate and --export_dir need a task that says how the model is used (Task.inference)')
+    inputs, logits_for, outputs, validation = task.inference
+    if flags.export_dir:
+        from inception_mg.serving.export import export_any
+        export_any(flags.train_dir, flags.export_dir, inputs, logits_for, outputs)
+        return 0
+    if validation is None:
+        raise FlagError('--evaluate needs validation examples (Inference.validation)')
+    from inception_mg.evaluation.evaluate import Setup, count_examples, evaluate_once
+    count = count_examples(lambda: validation(task.batch_size))
+    evaluate_once(Setup(EvalConfig(checkpoint_dir=flags.train_dir, run_once=True), lambda: validation(task.batch_size),
+                        logits_for, outputs, len(outputs), count, task.batch_size, f'{count} validation examples',
+                        task.title, 'it is of another model'))
+    return 0
+
+
+def part(flags: argparse.Namespace, config: type):
+    """The dataclass filled from the flags."""
+    return config(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(config)})
+
+
+def parse(arguments: Sequence[str], task: Task, train_dir: str, steps: int) -> argparse.Namespace:
+    """The flags; what the task, or the program, says is their default. A wrong one is a FlagError."""
+    defaults = {**vars(task.optimizer), 'train_dir': train_dir, **({'max_steps': steps} if steps else {})}
+    parser = _Parser(allow_abbrev=False, usage='%(prog)s [--flag=value ...]')
+    for config in _CONFIGS:
+        group = parser.add_argument_group(config.__doc__.splitlines()[0])
+        for field in dataclasses.fields(config):
+            text = field.metadata['help'].replace('%', '%%')
+            default = defaults.get(field.name, field.default)
+            if field.type is bool:
+                group.add_argument(f'--{field.name}', nargs='?', const=True, default=default, type=_boolean, help=text)
+                group.add_argument(f'--no{field.name}', dest=field.name, action='store_false', help=argparse.SUPPRESS)
+            else:
+                group.add_argument(f'--{field.name}', default=default, type=field.type, help=f'{text} ({default!r})',
+                                   choices=field.metadata['choices'] or None, metavar=field.type.__name__)
+    return parser.parse_args(arguments)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise FlagError(f'{message} (--help lists the flags)')
+
+
+def _boolean(text: str) -> bool:
+    values = {'true': True, '1': True, 'false': False, '0': False}
+    if text.lower() not in values:
+        raise argparse.ArgumentTypeError(f'{text!r} is neither true nor false')
+    return values[text.lower()]
