@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from inception_mg.config import DeviceConfig, ModelConfig, OptimizerConfig
-from inception_mg.model.losses import inception_loss
+from inception_mg.model.losses import classification_loss
 from inception_mg.training import step_records
 from inception_mg.training.devices import local_machine
 from inception_mg.training.train_step import build_train_step
@@ -26,7 +26,7 @@ def test_towers_compute_on_gpus_and_variables_stay_on_the_cpu(compute_dtype):
     with tf.Graph().as_default():
         step = build_train_step(
             machine.placement, lambda first, readers, size: tf.data.Dataset.from_tensors(batch).repeat(), 8,
-            lambda images, labels, tower: inception_loss(images, labels, 6, model, tower.branches, tower.stages),
+            lambda images, labels, tower: classification_loss(images, labels, 6, model, tower.branches, tower.stages),
             OptimizerConfig(), 100, scale_loss=compute_dtype == 'float16')
         with v1.Session(config=machine.session_config) as session:
             session.run(v1.global_variables_initializer())

@@ -13,7 +13,7 @@ from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, Optimizer
 from inception_mg.data.input_pipeline import training_dataset
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
-from inception_mg.model.losses import inception_loss
+from inception_mg.model.losses import classification_loss
 from inception_mg.placement import Placement
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine
@@ -46,7 +46,7 @@ def build_step(placement: Placement, data: DataConfig, model: ModelConfig, optim
                **step_options) -> TrainStep:
     """The training step of Inception v3 on synthetic input; step_options go to build_train_step."""
     def loss_for(images, labels, tower):
-        return inception_loss(images, labels, NUM_OUTPUTS, model, tower.branches, tower.stages)
+        return classification_loss(images, labels, NUM_OUTPUTS, model, tower.branches, tower.stages)
 
     return build_train_step(placement, synthetic_dataset_for(data), data.batch_size, loss_for, optimizer, NUM_EXAMPLES,
                             scale_loss=model.compute_dtype == 'float16', **step_options)

@@ -12,7 +12,7 @@ from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard
 from inception_mg.data.input_pipeline import explain_input_error, training_dataset
 from inception_mg.errors import FlagError, UserError
 from inception_mg.model.inception_v3 import scopes_below
-from inception_mg.model.losses import inception_loss
+from inception_mg.model.losses import classification_loss
 from inception_mg.placement import Placement, describe
 from inception_mg.run_dir import model_card, run_state
 from inception_mg.training import hooks, summaries
@@ -59,7 +59,7 @@ def build_inception_step(placement: Placement, source: TrainingData, data: DataC
                                 first_shard=reader * hosts + host, num_shards=readers * hosts)
 
     def loss_for(images, labels, tower):
-        return inception_loss(images, labels, source.info.num_outputs, model, tower.branches, tower.stages)
+        return classification_loss(images, labels, source.info.num_outputs, model, tower.branches, tower.stages)
 
     return build_train_step(placement, dataset_for, data.batch_size, loss_for, optimizer,
                             source.num_examples, scale_loss=model.compute_dtype == 'float16',
