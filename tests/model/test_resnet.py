@@ -217,6 +217,30 @@ def test_statistics_and_narrow_types():
     assert all(np.isfinite(value).all() for value in values_v)
 
 
+@pytest.mark.parametrize('relu', [False, True])
+def test_batch_normalisation_with_gamma_by_hand(relu):
+    """The biased variance normalises and is the statistic; gamma has a gradient."""
+    random = np.random.RandomState(2)
+    images, kernel = random.randn(2, 3, 3, 4), random.randn(4, 8)
+    product = images @ kernel
+    mean, variance = product.mean(axis=(0, 1, 2)), product.var(axis=(0, 1, 2))
+    normal = (product - mean) / np.sqrt(variance + 0.001)
+    expected = np.maximum(2.5 * normal, 0) if relu else 2.5 * normal
+    slope = np.where(expected > 0, normal, 0) if relu else normal
+    with tf.Graph().as_default(), v1.Session() as session:
+        layers = Layers(True)
+        net = layers.conv(tf.constant(images, tf.float32), 8, [1, 1], gamma=2.5, relu=relu, scope='c')
+        weights, _, gamma = v1.trainable_variables()
+        weighted = tf.reduce_sum(net * tf.constant(product, tf.float32))
+        session.run(v1.global_variables_initializer())
+        session.run(weights.assign(kernel[None, None]))
+        net_v, mean_v, variance_v, gradient_v = session.run(
+            [net, *(s.value for s in layers.statistics), v1.gradients(weighted, gamma)[0]])
+    for found, wanted in ((net_v, expected), (mean_v, mean), (variance_v, variance),
+                          (gradient_v, (slope * product).sum(axis=(0, 1, 2)))):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
 def test_what_is_frozen_has_no_gradient_and_no_statistics():
     with tf.Graph().as_default():
         images, labels = batch()
