@@ -8,6 +8,7 @@ from inception_mg.config import (
     EXPORT_FORMATS,
     FREEZE_POINTS,
     MINIMUM_IMAGE_SIZE,
+    MODELS,
     ON_BAD_IMAGE,
     SOURCES,
     WAYS,
@@ -48,20 +49,22 @@ def check_build(build: BuildConfig) -> None:
     _one_of('on_bad_image', build.on_bad_image, ON_BAD_IMAGE)
 
 
-def check_data(data: DataConfig) -> None:
-    """Raises FlagError for values that no data set can make right."""
+def check_data(data: DataConfig, model: str = 'inception_v3') -> None:
+    """Raises FlagError for values that no data set can make right; model: the network that the images are for."""
+    _one_of('model', model, MODELS)
     _at_least('batch_size', data.batch_size, 1)
-    _at_least('image_size', data.image_size, MINIMUM_IMAGE_SIZE)
+    _at_least('image_size', data.image_size, MINIMUM_IMAGE_SIZE[model])
     for name in ('num_preprocess_threads', 'num_readers', 'input_queue_memory_factor'):
         _at_least(name, getattr(data, name), 1)
 
 
 def check_model(model: ModelConfig) -> None:
     """Raises FlagError for a width, type, decay or share out of its range."""
+    _one_of('model', model.model, MODELS)
     _one_of('compute_dtype', model.compute_dtype, COMPUTE_DTYPES)
     if not 0 < model.width <= 8:
         raise FlagError(f'--width={model.width:g} must be above 0 and at most 8')
-    _one_of('freeze_below', model.freeze_below, ('', *FREEZE_POINTS))
+    _one_of('freeze_below', model.freeze_below, ('', *FREEZE_POINTS[model.model]))
     for name in ('batch_norm_decay', 'label_smoothing'):
         _share(name, getattr(model, name), zero=True)
     if not 0 < model.dropout_keep_prob <= 1:

@@ -6,16 +6,22 @@ of the 2016 release where it had one. checks.py refuses wrong values.
 
 import dataclasses
 
-MINIMUM_IMAGE_SIZE = 75  # Below this the last grid of Inception v3 has no pixel.
+MODELS = ('inception_v3', 'resnet_v1_50')
+IMAGE_SIZE = {'inception_v3': 299, 'resnet_v1_50': 224}  # Of the published figures.
+MINIMUM_IMAGE_SIZE = {'inception_v3': 75, 'resnet_v1_50': 32}  # Below, the last grid has nothing to see.
 COMPUTE_DTYPES = ('float32', 'bfloat16', 'float16')
 WIRE_DTYPES = ('float32', 'bfloat16')
 ON_BAD_IMAGE = ('skip', 'fail')
 SPLITS = ('', 'branches', 'stages')
 WAYS = ('one_device', 'multi_gpu', 'split_model', 'in_graph', 'between_graph')
-FREEZE_POINTS = (  # Blocks of Inception v3 after its stem, in order.
-    'mixed_35x35x256a', 'mixed_35x35x288a', 'mixed_35x35x288b', 'mixed_17x17x768a', 'mixed_17x17x768b',
-    'mixed_17x17x768c', 'mixed_17x17x768d', 'mixed_17x17x768e', 'mixed_17x17x1280a', 'mixed_8x8x2048a',
-    'mixed_8x8x2048b', 'logits')
+FREEZE_POINTS = {  # Blocks after the first convolutions, in order.
+    'inception_v3': (
+        'mixed_35x35x256a', 'mixed_35x35x288a', 'mixed_35x35x288b', 'mixed_17x17x768a', 'mixed_17x17x768b',
+        'mixed_17x17x768c', 'mixed_17x17x768d', 'mixed_17x17x768e', 'mixed_17x17x1280a', 'mixed_8x8x2048a',
+        'mixed_8x8x2048b', 'logits'),
+    'resnet_v1_50': (
+        *(f'block{block}/unit_{unit}' for block, units in enumerate((3, 4, 6, 3), 1) for unit in range(1, units + 1)),
+        'logits')}
 SOURCES = ('auto', '2016', 'slim', 'keras')
 EXPORT_FORMATS = ('saved_model', 'tflite', 'frozen_graph')
 EXPERIMENTS = (
@@ -56,7 +62,9 @@ class DataConfig:
     batch_size: int = option(
         32, 'Images per step of this process; split evenly over its towers.')
     image_size: int = option(
-        299, f'Side of the square input images in pixels, at least {MINIMUM_IMAGE_SIZE}.')
+        299, f'Side of the square input images in pixels (ResNet-50: {IMAGE_SIZE["resnet_v1_50"]}); at least '
+        f'{MINIMUM_IMAGE_SIZE["inception_v3"]} for Inception '
+        f'v3, {MINIMUM_IMAGE_SIZE["resnet_v1_50"]} for ResNet-50.')
     num_preprocess_threads: int = option(
         4, 'Images decoded and distorted at the same time on each host.')
     num_readers: int = option(4, 'Shards read at the same time on each host.')
@@ -71,8 +79,9 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Inception v3 and its loss."""
+    """The network and its loss."""
 
+    model: str = option('inception_v3', 'The network.', MODELS)
     width: float = option(
         1.0, 'Multiplies the number of channels of every layer (multiples of 8, at least 8).')
     compute_dtype: str = option(
@@ -80,13 +89,13 @@ class ModelConfig:
         'stay float32.', COMPUTE_DTYPES)
     batch_norm_decay: float = option(
         0.9997, 'Decay of the batch-norm statistics; use 0.9 for runs of a few hundred steps.')
-    dropout_keep_prob: float = option(0.8, 'Share of the last features that dropout keeps.')
+    dropout_keep_prob: float = option(0.8, 'Share of the last features that dropout keeps; ResNet has no dropout.')
     weight_decay: float = option(0.00004, 'Factor of the L2 loss of every weight.')
     label_smoothing: float = option(0.1, 'Share of the target spread evenly over all classes.')
-    aux_loss_weight: float = option(0.4, 'Weight of the auxiliary head in the loss.')
+    aux_loss_weight: float = option(0.4, 'Weight of the auxiliary head of Inception v3 in the loss.')
     freeze_below: str = option(
-        '', 'Train this block, those after it and the two heads; all before it, batch-norm statistics too, stays as '
-        'it is.', ('', *FREEZE_POINTS))
+        '', 'Train this block, those after it and the heads; all before it, batch-norm statistics too, stays as '
+        'it is.', ('', *dict.fromkeys(point for points in FREEZE_POINTS.values() for point in points)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ if _ROOT not in sys.path:
 
 from absl import app, flags  # noqa: E402
 
-from inception_mg import tf_environment  # noqa: E402
+from inception_mg import config, tf_environment  # noqa: E402
 from inception_mg.errors import UserError  # noqa: E402
 
 os.environ.update(tf_environment.DEFAULTS | os.environ)
@@ -34,8 +34,8 @@ def define_flags(*configs: type, skip: Sequence[str] = (), only: Sequence[str] =
 
     `skip` leaves fields out, `only` all others; a keyword argument replaces a field's default in this program.
     """
-    for config in configs:
-        for field in dataclasses.fields(config):
+    for part in configs:
+        for field in dataclasses.fields(part):
             if field.name in skip or only and field.name not in only:
                 continue
             default = defaults.get(field.name, field.default)
@@ -50,6 +50,14 @@ def from_flags(config: type, **values):
     """Returns the dataclass filled from the flags of its fields; `values` take precedence."""
     names = {field.name for field in dataclasses.fields(config)} & set(flags.FLAGS)
     return config(**{name: flags.FLAGS[name].value for name in names} | values)
+
+
+def data_and_model() -> tuple[config.DataConfig, config.ModelConfig]:
+    """The two from the flags; without --image_size the images are as large as the network is made for."""
+    data, model = from_flags(config.DataConfig), from_flags(config.ModelConfig)
+    if 'image_size' not in given_flags():
+        data = dataclasses.replace(data, image_size=config.IMAGE_SIZE.get(model.model, data.image_size))
+    return data, model
 
 
 def given_flags() -> frozenset[str]:

@@ -15,7 +15,7 @@ from inception_mg import checks, config
 def main() -> int:
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     evaluation = common.from_flags(config.EvalConfig)
-    checks.check_data(data)
+    checks.check_data(data, model.model)
     checks.check_model(model)
     checks.check_eval(evaluation)
     with common.quiet_import():

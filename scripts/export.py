@@ -16,7 +16,7 @@ def main() -> int:
     settings = common.from_flags(config.ExportConfig)
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     checks.check_export(settings)
-    checks.check_data(data)
+    checks.check_data(data, model.model)
     checks.check_model(model)
     with common.quiet_import():
         from inception_mg.serving.export import export

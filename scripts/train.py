@@ -14,11 +14,10 @@ EXIT_SIGNAL = 143
 
 
 def main() -> int:
-    data = common.from_flags(config.DataConfig)
-    model = common.from_flags(config.ModelConfig)
+    data, model = common.data_and_model()
     optimizer = common.from_flags(config.OptimizerConfig)
     devices, run = common.from_flags(config.DeviceConfig), common.from_flags(config.RunConfig)
-    checks.check_data(data)
+    checks.check_data(data, model.model)
     checks.check_model(model)
     checks.check_run(run, optimizer)
     if devices.log_device_placement:

@@ -22,7 +22,7 @@ from inception_mg.errors import FlagError
 
 def main() -> int:
     settings = common.from_flags(config.ClusterConfig)
-    data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
+    data, model = common.data_and_model()
     optimizer, run = common.from_flags(config.OptimizerConfig), common.from_flags(config.RunConfig)
     checks.check_cluster(settings)
     cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
@@ -31,7 +31,7 @@ def main() -> int:
         raise FlagError('no cluster: give --ps_hosts, --worker_hosts, --job_name and --task_id, or set TF_CONFIG')
     if cluster.job == 'ps':
         return serve(cluster, settings)
-    checks.check_data(data)
+    checks.check_data(data, model.model)
     checks.check_model(model)
     checks.check_run(run, optimizer, writes=cluster.is_chief or cluster.job == 'evaluator')
     if cluster.job == 'evaluator':

@@ -24,7 +24,7 @@ from inception_mg.errors import FlagError
 
 def main() -> int:
     settings, options = common.from_flags(config.ClusterConfig), common.from_flags(config.InGraphConfig)
-    data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
+    data, model = common.data_and_model()
     devices, optimizer = common.from_flags(config.DeviceConfig), common.from_flags(config.OptimizerConfig)
     run = common.from_flags(config.RunConfig)
     cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
@@ -41,7 +41,7 @@ def main() -> int:
     else:
         choose_gpus(settings.gpus, os.environ)
     if cluster.is_chief:
-        checks.check_data(data)
+        checks.check_data(data, model.model)
         checks.check_model(model)
         checks.check_run(run, optimizer)
     with common.quiet_import():

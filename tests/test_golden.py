@@ -12,7 +12,7 @@ import tensorflow as tf
 from inception_mg.config import ModelConfig
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
-from inception_mg.model.losses import inception_loss
+from inception_mg.model.losses import classification_loss
 from inception_mg.placement import one_device
 from inception_mg.training.task import Task
 from inception_mg.training.train_step import build_train_step
@@ -73,7 +73,7 @@ class Run:
             return tf.data.Dataset.from_tensors((images, labels)).repeat()
 
         def loss_for(batch, tower):
-            return inception_loss(*batch, OUTPUTS, model, is_training=is_training)
+            return classification_loss(*batch, OUTPUTS, model, is_training=is_training)
 
         with tf.Graph().as_default():
             step = build_train_step(one_device(), Task(dataset_for, loss_for, 1000, len(labels)))
@@ -162,7 +162,7 @@ def test_losses_and_logits_of_eight_smooth_images():
     images, figures = golden.smooth_images(), golden.FIGURES['train_b8s']
     with tf.Graph().as_default():
         model = ModelConfig(dropout_keep_prob=1.0)
-        loss = inception_loss(tf.constant(images), tf.constant(golden.LABELS_8), OUTPUTS, model)
+        loss = classification_loss(tf.constant(images), tf.constant(golden.LABELS_8), OUTPUTS, model)
         graph = tf.compat.v1.get_default_graph()
         logits = graph.get_tensor_by_name('logits/logits/add:0')
         with v1.Session() as session:

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from inception_mg.config import DeviceConfig, ModelConfig
-from inception_mg.model.losses import inception_loss
+from inception_mg.model.losses import classification_loss
 from inception_mg.training import step_records
 from inception_mg.training.devices import local_machine
 from inception_mg.training.task import Task
@@ -27,7 +27,7 @@ def test_towers_compute_on_gpus_and_variables_stay_on_the_cpu(compute_dtype):
     with tf.Graph().as_default():
         step = build_train_step(machine.placement, Task(
             lambda part, parts, size: tf.data.Dataset.from_tensors(batch).repeat(),
-            lambda part, tower: inception_loss(*part, 6, model, tower.branches, tower.stages), 100, 8,
+            lambda part, tower: classification_loss(*part, 6, model, tower.branches, tower.stages), 100, 8,
             scale_loss=compute_dtype == 'float16'))
         with v1.Session(config=machine.session_config) as session:
             session.run(v1.global_variables_initializer())

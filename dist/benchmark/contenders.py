@@ -11,9 +11,9 @@ from dist.benchmark.flops import Conv, count_flops, heaviest_convolutions
 from dist.benchmark.race import Contender
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
 from inception_mg.data.input_pipeline import training_dataset
-from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
-from inception_mg.model.losses import inception_loss
+from inception_mg.model.losses import classification_loss
+from inception_mg.model.networks import network
 from inception_mg.placement import Placement
 from inception_mg.training.devices import Machine, local_machine
 from inception_mg.training.image_task import image_task, open_training_data
@@ -47,7 +47,7 @@ def build_step(placement: Placement, data: DataConfig, model: ModelConfig, optim
                **step_options) -> TrainStep:
     """The training step of Inception v3 on synthetic input; step_options go to build_train_step."""
     def loss_for(batch, tower):
-        return inception_loss(*batch, NUM_OUTPUTS, model, tower.branches, tower.stages)
+        return classification_loss(*batch, NUM_OUTPUTS, model, tower.branches, tower.stages)
 
     task = Task(synthetic_dataset_for(data), loss_for, NUM_EXAMPLES, data.batch_size, optimizer,
                 scale_loss=model.compute_dtype == 'float16')
@@ -79,7 +79,8 @@ def inference(data: DataConfig, model: ModelConfig, devices: DeviceConfig) -> Co
             images = v1.get_variable('images', initializer=synthetic_batch(data, data.batch_size)[0], trainable=False,
                                      use_resource=True)
             layers = Layers(False, tf.as_dtype(model.compute_dtype), model.width)
-            logits = inception_v3(tf.ensure_shape(images.read_value(), images.shape), NUM_OUTPUTS, layers).logits
+            logits = network(model.model).build(
+                tf.ensure_shape(images.read_value(), images.shape), NUM_OUTPUTS, layers, model).logits
         session = _session(machine)
         flops = count_flops(graph)
     return Contender(_repeat(session, logits.op), _info('images', data.batch_size, flops))
@@ -121,7 +122,7 @@ def convolutions(data: DataConfig, model: ModelConfig, devices: DeviceConfig) ->
     dtype = tf.as_dtype(model.compute_dtype)
     with tf.Graph().as_default() as network:
         layers = Layers(True, dtype, model.width)
-        inception_v3(synthetic_batch(data, data.batch_size)[0], NUM_OUTPUTS, layers)
+        network(model.model).build(synthetic_batch(data, data.batch_size)[0], NUM_OUTPUTS, layers, model)
         heaviest = heaviest_convolutions(network, HEAVIEST)
     with tf.Graph().as_default() as graph, tf.device(machine.placement.towers[0].device):
         done = _one_after_another([part for conv in heaviest for part in _forward_and_backward(conv, dtype)])

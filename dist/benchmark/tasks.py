@@ -19,7 +19,7 @@ from dist.server import session_config, start_server
 from dist.sync import SyncReplicas
 from dist.worker import cluster_machine
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
-from inception_mg.model.losses import TowerLoss, inception_loss
+from inception_mg.model.losses import TowerLoss, classification_loss
 from inception_mg.placement import bytes_of, in_graph
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine
@@ -107,7 +107,7 @@ def null_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimize
 def trainable_shapes(data: DataConfig, model: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the network's trainable variables."""
     with tf.Graph().as_default():
-        inception_loss(*synthetic_batch(data, 1), NUM_OUTPUTS, model)
+        classification_loss(*synthetic_batch(data, 1), NUM_OUTPUTS, model)
         return {variable.op.name: tuple(variable.shape) for variable in v1.trainable_variables()}
 
 

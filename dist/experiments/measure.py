@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from dist.benchmark.contenders import NUM_OUTPUTS, build_step
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
-from inception_mg.model.losses import inception_loss
+from inception_mg.model.losses import classification_loss
 from inception_mg.placement import CPU, bytes_of, one_device
 from inception_mg.training.devices import session_config
 from inception_mg.training.towers import BalanceBytes, Variables
@@ -19,8 +19,8 @@ v1 = tf.compat.v1
 
 def build_inception(size: int = 299) -> None:
     """A tower of Inception v3, for its variables alone."""
-    inception_loss(v1.placeholder(tf.float32, [1, size, size, 3]), v1.placeholder(tf.int32, [1]), NUM_OUTPUTS,
-                   ModelConfig())
+    classification_loss(v1.placeholder(tf.float32, [1, size, size, 3]), v1.placeholder(tf.int32, [1]), NUM_OUTPUTS,
+                        ModelConfig())
 
 
 def weights_per_ps(counts: Iterable[int], build_tower: Callable[[], object] = build_inception) -> dict[int, list[int]]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dist.launch.local import free_ports
 from inception_mg.config import DeviceConfig, ModelConfig
-from inception_mg.model.losses import TowerLoss, inception_loss
+from inception_mg.model.losses import TowerLoss, classification_loss
 from inception_mg.placement import CPU, Placement, Tower, short_device
 from inception_mg.report.plan import laws, plan_step
 from inception_mg.report.summary import GraphRun, describe_variables
@@ -97,7 +97,7 @@ def inception_builder(images_per_tower: int, image_size: int, num_classes: int, 
         return tf.data.Dataset.from_tensors((images, tf.ones([batch_size], tf.int32))).repeat()
 
     def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
-        return inception_loss(*batch, num_classes + 1, model, tower.branches, tower.stages)
+        return classification_loss(*batch, num_classes + 1, model, tower.branches, tower.stages)
 
     def build(placement: Placement) -> TrainStep:
         return build_train_step(placement, Task(dataset_for, loss_for, 1000, images_per_tower * len(placement.towers),

@@ -12,7 +12,7 @@ from dist.experiments.result import Request, Result, Table
 from dist.experiments.small_model import SIZE, small_loss
 from inception_mg.config import DeviceConfig, ModelConfig
 from inception_mg.data.progress import progress
-from inception_mg.model.losses import TowerLoss, inception_loss
+from inception_mg.model.losses import TowerLoss, classification_loss
 from inception_mg.placement import multi_gpu
 from inception_mg.training.devices import session_config
 from inception_mg.training.task import Task
@@ -36,7 +36,7 @@ class Network(NamedTuple):
 SMALL = Network('three convolutions', SIZE, lambda images, labels, training: small_loss(
     images, labels, NUM_OUTPUTS, training))
 NARROW_INCEPTION = Network('Inception v3 of width 0.05', INCEPTION_SIZE, lambda images, labels, training: (
-    inception_loss(images, labels, NUM_OUTPUTS, INCEPTION, is_training=training)))
+    classification_loss(images, labels, NUM_OUTPUTS, INCEPTION, is_training=training)))
 
 
 class Run(NamedTuple):

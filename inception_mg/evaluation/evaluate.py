@@ -16,8 +16,8 @@ from inception_mg.data.progress import progress
 from inception_mg.errors import FlagError, UserError
 from inception_mg.evaluation import per_class
 from inception_mg.model import metrics
-from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
+from inception_mg.model.networks import network
 from inception_mg.run_dir import model_card
 from inception_mg.weights import checkpoints
 
@@ -118,12 +118,12 @@ def set_up(data: DataConfig, model: ModelConfig, config: EvalConfig,
 
     def logits_for(inputs: tf.Tensor) -> tf.Tensor:
         layers = Layers(is_training=False, compute_dtype=tf.as_dtype(model.compute_dtype), width=model.width)
-        return inception_v3(inputs, info.num_outputs, layers).logits
+        return network(model.model).build(inputs, info.num_outputs, layers, model).logits
 
     return Setup(config, dataset_for, logits_for, [info.class_name(label) for label in range(info.num_outputs)],
                  len(info.classes), images, data.batch_size,
                  source=f'{data.data_dir}: {images} {config.subset} images of {len(info.classes)} classes',
-                 title=f'width {model.width:g}, {data.image_size} x {data.image_size}',
+                 title=f'{network(model.model).title}, width {model.width:g}, {data.image_size} x {data.image_size}',
                  remedy=f'the data set in {data.data_dir} has {len(info.classes)} classes; give the --data_dir, '
                         '--width and --image_size that the model was trained with',
                  explain=lambda error: explain_input_error(error, paths))

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from inception_mg.config import MINIMUM_IMAGE_SIZE
 from inception_mg.errors import UserError
+from inception_mg.model.blocks import Outputs, flatten, stage_devices
 from inception_mg.model.layers import ConvVariables, Layers, avg_pool, max_pool
 
 v1 = tf.compat.v1
@@ -26,16 +27,7 @@ BLOCK_COST = {
     'mixed_8x8x2048a': 322, 'mixed_8x8x2048b': 388, 'logits': 2,
 }
 
-
 _STEM_SCOPES = ('conv0', 'conv1', 'conv2', 'conv3', 'conv4')
-
-
-class Outputs(NamedTuple):
-    """logits, aux_logits: float32 [batch, outputs]. end_points: every named activation."""
-
-    logits: tf.Tensor
-    aux_logits: tf.Tensor | None
-    end_points: dict[str, tf.Tensor]
 
 
 def inception_v3(images: tf.Tensor, num_outputs: int, layers: Layers, dropout_keep_prob: float = 0.8,
@@ -48,10 +40,10 @@ def inception_v3(images: tf.Tensor, num_outputs: int, layers: Layers, dropout_ke
     aux_head: without it aux_logits is None; only training needs it.
     Raises UserError for images smaller than the network can reduce.
     """
-    size = min(images.shape[1], images.shape[2])
-    if size < MINIMUM_IMAGE_SIZE:
-        raise UserError(f'image size {size} is below the minimum of Inception v3, {MINIMUM_IMAGE_SIZE}')
-    on_stage = _stage_devices(stages)
+    size, minimum = min(images.shape[1], images.shape[2]), MINIMUM_IMAGE_SIZE['inception_v3']
+    if size < minimum:
+        raise UserError(f'image size {size} is below the minimum of Inception v3, {minimum}')
+    on_stage = stage_devices(BLOCK_COST, stages)
     points: dict[str, tf.Tensor] = {}
     block = _Blocks(layers, tuple(branches), on_stage, points)
 
@@ -73,7 +65,7 @@ def inception_v3(images: tf.Tensor, num_outputs: int, layers: Layers, dropout_ke
     net = block.grid8('mixed_8x8x2048b', net)                               # 8 x 8 x 2048
     with tf.device(on_stage['logits']):
         net = avg_pool(net, net.shape[1:3], padding='VALID')                # 1 x 1 x 2048
-        net = _flatten(layers.dropout(net, dropout_keep_prob))              # 2048
+        net = flatten(layers.dropout(net, dropout_keep_prob))              # 2048
         with v1.variable_scope('logits'):
             points['logits'] = layers.fully_connected(net, num_outputs, scope='logits')
         points['predictions'] = tf.nn.softmax(points['logits'])
@@ -118,7 +110,7 @@ def _aux_head(net: tf.Tensor, num_outputs: int, layers: Layers) -> tf.Tensor:
         net = avg_pool(net, min(5, *net.shape[1:3]), stride=3, padding='VALID')     # 5 x 5 x 768
         net = layers.conv(net, 128, [1, 1], scope='proj')                           # 5 x 5 x 128
         net = layers.conv(net, 768, net.shape[1:3], padding='VALID', stddev=0.01)   # 1 x 1 x 768
-        return layers.fully_connected(_flatten(net), num_outputs, stddev=0.001)
+        return layers.fully_connected(flatten(net), num_outputs, stddev=0.001)
 
 
 class _Branch(NamedTuple):
@@ -256,18 +248,3 @@ class _Blocks:
                     ends.append(self._layers.activate(self._layers.product(net, conv.kernel), conv))
             net = tf.concat(ends, axis=3)
         return net
-
-
-def _stage_devices(stages: Sequence[str]) -> dict[str, str]:
-    """Deals the blocks, in order, to the stages so that each has about the same work."""
-    total, before, devices = sum(BLOCK_COST.values()), 0, {}
-    for name, cost in BLOCK_COST.items():
-        middle = (before + cost / 2) / total
-        devices[name] = stages[min(int(middle * len(stages)), len(stages) - 1)]
-        before += cost
-    return devices
-
-
-def _flatten(net: tf.Tensor) -> tf.Tensor:
-    """[batch, 1, 1, features] -> [batch, features]."""
-    return tf.squeeze(net, [1, 2])

@@ -20,12 +20,13 @@ v1 = tf.compat.v1
 
 class ConvVariables(NamedTuple):
     """What a convolution with batch normalisation knows. kernel: the weights as read, in the compute dtype, [height,
-    width, in, out]; the others float32 [out]."""
+    width, in, out]; the others float32 [out], gamma only where it was asked for."""
 
     kernel: tf.Tensor
     beta: tf.Tensor
     mean: tf.Variable
     variance: tf.Variable
+    gamma: tf.Tensor | None = None
 
 
 @dataclasses.dataclass
@@ -54,17 +55,19 @@ class Layers:
         return max(8, 8 * round(channels * self.width / 8))
 
     def conv(self, net: tf.Tensor, channels: int, kernel: Sequence[int], stride: int = 1,
-             padding: str = 'SAME', stddev: float = 0.1, scope: str = 'Conv') -> tf.Tensor:
+             padding: str = 'SAME', stddev: float = 0.1, scope: str = 'Conv', gamma: float | None = None,
+             relu: bool = True) -> tf.Tensor:
         """Convolution without bias, batch normalisation, ReLU.
 
         `channels` is the number in the release, before the width multiplier. Variables:
-        scope/weights [kernel, in, out] and scope/BatchNorm/{beta, moving_mean, moving_variance}.
+        scope/weights [kernel, in, out] and scope/BatchNorm/{beta, moving_mean, moving_variance}; with an initial
+        value for it also scope/BatchNorm/gamma.
         """
         with v1.variable_scope(scope):
-            made = self.conv_variables([*kernel, net.shape[-1], self.depth(channels)], stddev)
-            return self.activate(self.product(net, made.kernel, stride, padding), made)
+            made = self.conv_variables([*kernel, net.shape[-1], self.depth(channels)], stddev, gamma)
+            return self.activate(self.product(net, made.kernel, stride, padding), made, relu)
 
-    def conv_variables(self, shape: Sequence[int], stddev: float = 0.1) -> ConvVariables:
+    def conv_variables(self, shape: Sequence[int], stddev: float = 0.1, gamma: float | None = None) -> ConvVariables:
         """The variables of a convolution with a kernel of `shape`, [height, width, in, out], in the scope around."""
         kernel = tf.cast(self._weights(shape, stddev), self.compute_dtype)
         with v1.variable_scope('BatchNorm', auxiliary_name_scope=False):
@@ -72,26 +75,33 @@ class Layers:
             mean = v1.get_variable('moving_mean', shape[-1:], tf.float32, v1.zeros_initializer(), trainable=False)
             variance = v1.get_variable('moving_variance', shape[-1:], tf.float32, v1.ones_initializer(),
                                        trainable=False)
-        return ConvVariables(kernel, beta, mean, variance)
+            scale = None if gamma is None else v1.get_variable('gamma', shape[-1:], tf.float32,
+                                                               v1.constant_initializer(gamma))
+        return ConvVariables(kernel, beta, mean, variance, scale)
 
     def product(self, net: tf.Tensor, kernel: tf.Tensor, stride: int = 1, padding: str = 'SAME') -> tf.Tensor:
         """The convolution of `net` with a kernel of conv_variables, and nothing else."""
         return (conv2d if self.is_training else tf.nn.conv2d)(net, kernel, stride, padding)
 
-    def activate(self, net: tf.Tensor, made: ConvVariables) -> tf.Tensor:
-        """What follows a convolution's product, in the scope of its variables: batch normalisation, ReLU.
+    def activate(self, net: tf.Tensor, made: ConvVariables, relu: bool = True) -> tf.Tensor:
+        """What follows a convolution's product, in its variables' scope: batch normalisation and, if `relu`, ReLU.
 
-        Normalises over all but the last dimension of [batch, height, width, channels]. There is a beta but no gamma.
-        In training, the biased variance of the batch normalises, and also enters the moving variance (no Bessel
-        correction, as in 2016).
+        Normalises over all but the last dimension of [batch, height, width, channels]. There is a beta, and the gamma
+        that was asked for. In training, the biased variance of the batch normalises, and also enters the moving
+        variance (no Bessel correction, as in 2016).
         """
         with tf.name_scope('BatchNorm'):
-            gamma = tf.ones(made.beta.shape, tf.float32)
+            gamma = tf.ones(made.beta.shape, tf.float32) if made.gamma is None else made.gamma
             if not self.is_training or self._is_frozen():
-                return tf.nn.relu(v1.nn.fused_batch_norm(
-                    net, gamma, made.beta, mean=made.mean, variance=made.variance, epsilon=self.batch_norm_epsilon,
-                    is_training=False)[0])
-            net, mean, variance = batch_norm_relu(net, gamma, made.beta, self.batch_norm_epsilon)
+                net = v1.nn.fused_batch_norm(net, gamma, made.beta, mean=made.mean, variance=made.variance,
+                                             epsilon=self.batch_norm_epsilon, is_training=False)[0]
+                return tf.nn.relu(net) if relu else net
+            if relu and made.gamma is None:
+                net, mean, variance = batch_norm_relu(net, gamma, made.beta, self.batch_norm_epsilon)
+            else:  # The joint operation has neither a gradient for gamma nor a form without ReLU.
+                net, mean, variance = v1.nn.fused_batch_norm(net, gamma, made.beta, epsilon=self.batch_norm_epsilon,
+                                                             is_training=True)
+                net = tf.nn.relu(net) if relu else net
             variance *= _bessel_inverse(net.shape[:-1].num_elements())
         self.statistics.append(Statistic(made.mean, mean, self.batch_norm_decay))
         self.statistics.append(Statistic(made.variance, variance, self.batch_norm_decay))

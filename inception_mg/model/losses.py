@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from inception_mg.config import ModelConfig
-from inception_mg.model.inception_v3 import inception_v3, scopes_below
 from inception_mg.model.layers import Layers
+from inception_mg.model.networks import network
 from inception_mg.model.tower_loss import TowerLoss
 
 
@@ -22,21 +22,22 @@ def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: floa
     return tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(targets, logits))
 
 
-def inception_loss(images: tf.Tensor, labels: tf.Tensor, num_outputs: int, model: ModelConfig,
-                   branches: Sequence[str] = ('',), stages: Sequence[str] = ('',),
-                   is_training: bool = True) -> TowerLoss:
-    """Builds one tower of Inception v3: cross entropy, auxiliary loss and weight decay.
+def classification_loss(images: tf.Tensor, labels: tf.Tensor, num_outputs: int, model: ModelConfig,
+                        branches: Sequence[str] = ('',), stages: Sequence[str] = ('',),
+                        is_training: bool = True) -> TowerLoss:
+    """Builds one tower of the network `model.model`: cross entropy, auxiliary loss (if it has that head), weight decay.
 
     images: float32 [batch, size, size, 3] in [-1, 1]; labels: int32 [batch], 0 = background.
     is_training=False normalises by the moving statistics (for checks of the gradients).
     """
+    net = network(model.model)
     layers = Layers(is_training, tf.as_dtype(model.compute_dtype), model.width,
                     batch_norm_decay=model.batch_norm_decay, weight_decay=model.weight_decay,
-                    frozen=scopes_below(model.freeze_below))
-    outputs = inception_v3(images, num_outputs, layers, model.dropout_keep_prob, branches, stages)
-    parts = {
-        'cross_entropy': smoothed_cross_entropy(outputs.logits, labels, model.label_smoothing),
-        'aux_loss': model.aux_loss_weight * smoothed_cross_entropy(
-            outputs.aux_logits, labels, model.label_smoothing),
-        'weight_decay': tf.add_n(layers.l2_losses)}
+                    frozen=net.scopes_below(model.freeze_below))
+    outputs = net.build(images, num_outputs, layers, model, branches, stages)
+    parts = {'cross_entropy': smoothed_cross_entropy(outputs.logits, labels, model.label_smoothing)}
+    if outputs.aux_logits is not None:
+        parts['aux_loss'] = model.aux_loss_weight * smoothed_cross_entropy(
+            outputs.aux_logits, labels, model.label_smoothing)
+    parts['weight_decay'] = tf.add_n(layers.l2_losses)
     return TowerLoss(tf.add_n(list(parts.values())), parts, layers.statistics)

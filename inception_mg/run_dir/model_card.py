@@ -16,15 +16,15 @@ from inception_mg.files import write_text
 
 CARD_FILE = 'model.json'
 FORMAT = 1  # Counts up when an older reader would misunderstand the file.
-SETTINGS = ('width', 'image_size')  # Those that must be as in the training.
+SETTINGS = ('model', 'width', 'image_size')  # Those that must be as in the training.
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelCard:
     """What a model was made for.
 
-    classes[k - 1] is the name of output k; output 0 is the background. width, image_size (pixels) and
-    compute_dtype are the settings of its training, data_dir the folder of records that it learned from.
+    model: the network. classes[k - 1] is the name of output k; output 0 is the background. width, image_size (pixels)
+    and compute_dtype are the settings of its training, data_dir the folder of records that it learned from.
     """
 
     width: float
@@ -32,6 +32,7 @@ class ModelCard:
     classes: tuple[str, ...]
     compute_dtype: str
     data_dir: str
+    model: str = 'inception_v3'
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -41,7 +42,8 @@ class ModelCard:
 
 def make_card(data: DataConfig, model: ModelConfig, classes: Sequence[str]) -> ModelCard:
     """The card of a model with these settings and classes."""
-    return ModelCard(model.width, data.image_size, tuple(classes), model.compute_dtype, os.path.abspath(data.data_dir))
+    return ModelCard(model.width, data.image_size, tuple(classes), model.compute_dtype, os.path.abspath(data.data_dir),
+                     model.model)
 
 
 def write_card(directory: str, card: ModelCard) -> None:
@@ -70,7 +72,8 @@ def read_card(directory: str) -> ModelCard | None:
             raise UserError(f'{path} has format {fields["format"]}, this version reads {FORMAT}: use a version as new '
                             'as the one that trained the model')
         return ModelCard(float(fields['width']), int(fields['image_size']), tuple(map(str, fields['classes'])),
-                         str(fields['compute_dtype']), str(fields['data_dir']))
+                         str(fields['compute_dtype']), str(fields['data_dir']),
+                         str(fields.get('model', ModelCard.model)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -88,13 +91,17 @@ def settle(card: ModelCard | None, directory: str, data: DataConfig, model: Mode
     """
     if card is None:
         return data, model
-    for name, given in (('width', model.width), ('image_size', data.image_size)):
+    for name, given in (('model', model.model), ('width', model.width), ('image_size', data.image_size)):
         meant = getattr(card, name)
         if name in chosen and given != meant:
-            raise FlagError(f'--{name}={given:g}, but the model in {directory} has {meant:g} ({CARD_FILE}): leave '
-                            f'out --{name}')
+            raise FlagError(f'--{name}={_text(given)}, but the model in {directory} has {_text(meant)} ({CARD_FILE}): '
+                            f'leave out --{name}')
     return (dataclasses.replace(data, image_size=card.image_size, data_dir=data.data_dir or card.data_dir),
-            dataclasses.replace(model, width=card.width))
+            dataclasses.replace(model, model=card.model, width=card.width))
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else f'{value:g}'
 
 
 def check_classes(card: ModelCard | None, directory: str, classes: Sequence[str], data_dir: str) -> None:

@@ -21,8 +21,8 @@ from inception_mg.data.distortions import resize_for_evaluation
 from inception_mg.errors import FlagError, UserError
 from inception_mg.evaluation.evaluate import Weights
 from inception_mg.files import write_text
-from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
+from inception_mg.model.networks import network
 from inception_mg.run_dir import model_card
 from inception_mg.weights import checkpoints
 
@@ -129,7 +129,7 @@ def build_serving_graph(card: model_card.ModelCard, k: int) -> ServingGraph:
 
     def logits_for(inputs: tf.Tensor) -> tf.Tensor:
         layers = Layers(is_training=False, width=card.width, weight_decay=None)
-        return inception_v3(inputs, len(card.labels), layers, aux_head=False).logits
+        return network(card.model).build(inputs, len(card.labels), layers, ModelConfig(), aux_head=False).logits
 
     return _serving(image_bytes, images, logits_for, card.labels, k)
 

@@ -18,16 +18,16 @@ Network = Callable[[tf.Tensor, Layers], tf.Tensor]  # (inputs, layers) -> logits
 def classifier(network: Network, examples: DatasetFor, *, num_examples: int, outputs: Sequence[object], batch_size: int,
                validation: Callable[[int], tf.data.Dataset] | None = None,
                optimizer: Callable[[tf.Tensor], v1.train.Optimizer] | None = None,
-               settings: OptimizerConfig = OptimizerConfig(), label_smoothing: float = 0.0,
-               weight_decay: float | None = None, batch_norm_decay: float = 0.9, compute_dtype: str = 'float32') -> Task:
+               settings: OptimizerConfig | None = None, label_smoothing: float = 0.0, weight_decay: float | None = None,
+               batch_norm_decay: float = 0.9, compute_dtype: str = 'float32') -> Task:
     """The training of `network` with cross entropy, and what evaluates and exports it.
 
-    network(inputs, layers): builds one copy of the model and returns its logits, float32 [n, outputs]. Its variables are
-        those of `layers` (see Layers: convolution with batch normalisation and ReLU, dense, dropout), or made by
+    network(inputs, layers): builds one copy of the model and returns its logits, float32 [n, outputs]. Its variables
+        are those of `layers` (see Layers: convolution with batch normalisation and ReLU, dense, dropout), or made by
         tf.compat.v1.get_variable.
-    examples(part, parts, batch_size): endless batches of (inputs, labels int32 [n]): the part-th of `parts` equal parts,
-        since every reader has its own. num_examples: of all parts. outputs: the name of each class, in the order of the
-        labels. batch_size: examples per step of one process.
+    examples(part, parts, batch_size): endless batches of (inputs, labels int32 [n]) from the part-th of `parts` equal
+        parts, since every reader has its own. num_examples: of all parts. outputs: the name of each class, in the order
+        of the labels. batch_size: examples per step of one process.
     validation(batch_size): batches that nothing learns from, each example once.
     optimizer(learning_rate): another one than RMSProp. settings: learning rate, its schedule, decay of the averages.
     weight_decay: factor of the L2 loss of every weight of `layers`; None for none.
@@ -47,6 +47,6 @@ def classifier(network: Network, examples: DatasetFor, *, num_examples: int, out
         inputs, _ = examples(0, 1, batch_size).element_spec
     inference = Inference(inputs, lambda batch: network(batch, layers_for(is_training=False)),
                           tuple(map(str, outputs)), validation)
-    return Task(examples, loss_for, num_examples, batch_size, settings, scale_loss=compute_dtype == 'float16',
+    return Task(examples, loss_for, num_examples, batch_size, settings or OptimizerConfig(),
                 make_optimizer=(lambda config, rate: optimizer(rate)) if optimizer else build_optimizer,
-                title=f'{network.__name__}, {compute_dtype}', inference=inference)
+                scale_loss=compute_dtype == 'float16', title=f'{network.__name__}, {compute_dtype}', inference=inference)

@@ -9,8 +9,8 @@ from inception_mg.config import DataConfig, ModelConfig, OptimizerConfig
 from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
 from inception_mg.data.input_pipeline import explain_input_error, training_dataset
 from inception_mg.errors import FlagError
-from inception_mg.model.inception_v3 import scopes_below
-from inception_mg.model.losses import inception_loss
+from inception_mg.model.losses import classification_loss
+from inception_mg.model.networks import network
 from inception_mg.model.tower_loss import TowerLoss
 from inception_mg.placement import Tower
 from inception_mg.run_dir import model_card
@@ -38,21 +38,21 @@ def open_training_data(data: DataConfig) -> TrainingData:
 def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig) -> Task:
     """The training of `model` on the records in data.data_dir; UserError when they are not there."""
     source = open_training_data(data)
-    classes = source.info.classes
+    classes, net = source.info.classes, network(model.model)
 
     def dataset_for(part: int, parts: int, batch_size: int) -> tf.data.Dataset:
         return training_dataset(source.paths, source.num_examples, data=data, batch_size=batch_size,
                                 first_shard=part, num_shards=parts)
 
     def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
-        return inception_loss(*batch, source.info.num_outputs, model, tower.branches, tower.stages)
+        return classification_loss(*batch, source.info.num_outputs, model, tower.branches, tower.stages)
 
     hint = bfloat16_hint(model.compute_dtype)
     card = model_card.make_card(data, model, classes)
     return Task(
         dataset_for, loss_for, source.num_examples, data.batch_size, optimizer,
-        frozen=scopes_below(model.freeze_below), scale_loss=model.compute_dtype == 'float16',
-        title=f'Inception v3, width {model.width:g}, {data.image_size} x {data.image_size}, {model.compute_dtype}',
+        frozen=net.scopes_below(model.freeze_below), scale_loss=model.compute_dtype == 'float16',
+        title=f'{net.title}, width {model.width:g}, {data.image_size} x {data.image_size}, {model.compute_dtype}',
         source=f'{data.data_dir}: {source.num_examples} images of {len(classes)} classes in {len(source.paths)} shards',
         notes=(hint,) if hint else (),
         settings={'--image_size': data.image_size, **{f'--{name}': value for name, value in vars(model).items()},

@@ -125,8 +125,8 @@ class Variables:
         others = [variable.op.name for variable in v1.trainable_variables() if variable.op.name not in made]
         if others or not made:
             raise UserError(f'{", ".join(others) or "a model without variables"} would be left out of the training: '
-                            'make every variable with tf.compat.v1.get_variable or Layers (tf.Variable and Keras layers '
-                            'put theirs outside of the placement)')
+                            'make every variable with tf.compat.v1.get_variable or Layers (tf.Variable and Keras '
+                            'layers put theirs outside of the placement)')
 
     def build_fetches(self) -> tuple[list[tf.Operation], list[tf.Operation]]:
         """Lets what was read cross to the hosts; call it when all towers are built. Under prefetch, returns what fills

@@ -7,9 +7,10 @@ import tensorflow as tf
 
 from inception_mg.config import ModelConfig
 from inception_mg.errors import UserError
+from inception_mg.model.blocks import stage_devices
 from inception_mg.model.inception_v3 import BLOCK_COST, inception_v3
 from inception_mg.model.layers import Layers
-from inception_mg.model.losses import inception_loss, smoothed_cross_entropy
+from inception_mg.model.losses import classification_loss, smoothed_cross_entropy
 from inception_mg.placement import multi_gpu, one_device, split_model
 from inception_mg.training import step_records
 from inception_mg.training.task import Task
@@ -59,7 +60,7 @@ def test_narrow_types_compute_and_keep_variables_and_losses_wide(name):
     dtype = tf.as_dtype(name)
     with tf.Graph().as_default():
         model = ModelConfig(width=0.25, compute_dtype=name, dropout_keep_prob=1.0)
-        loss = inception_loss(tf.constant(coloured_images()), tf.range(8) % 6, 6, model)
+        loss = classification_loss(tf.constant(coloured_images()), tf.range(8) % 6, 6, model)
         graph = v1.get_default_graph()
         convs = [op for op in graph.get_operations() if op.type == 'Conv2D']
         assert {op.outputs[0].dtype for op in convs} == {dtype}
@@ -96,7 +97,7 @@ def build(placement, is_training: bool):
     images, labels = batch()
 
     def loss_for(batch, tower):
-        return inception_loss(*batch, 6, NARROW, tower.branches, tower.stages, is_training)
+        return classification_loss(*batch, 6, NARROW, tower.branches, tower.stages, is_training)
 
     return build_train_step(placement, Task(lambda part, parts, size: tf.data.Dataset.from_tensors(
         (images, labels)).repeat(), loss_for, 100, len(labels)))
@@ -157,7 +158,7 @@ def run_last_half() -> dict[str, np.ndarray]:
     """The batch statistics of the second half of the batch, computed without any tower code."""
     images, labels = batch()
     with tf.Graph().as_default():
-        loss = inception_loss(tf.constant(images[4:]), tf.constant(labels[4:]), 6, NARROW)
+        loss = classification_loss(tf.constant(images[4:]), tf.constant(labels[4:]), 6, NARROW)
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
             load_weights(session, v1.global_variables())
@@ -203,10 +204,9 @@ def v1_variables(step):
 
 
 def test_stages_have_about_equal_work():
-    from inception_mg.model.inception_v3 import _stage_devices
     for count in (2, 3, 4):
         names = [str(number) for number in range(count)]
-        dealt = _stage_devices(names)
+        dealt = stage_devices(BLOCK_COST, names)
         assert list(dealt.values()) == sorted(dealt.values())
         work = [sum(BLOCK_COST[block] for block, stage in dealt.items() if stage == name) for name in names]
         assert max(work) <= 1.4 * sum(work) / count

@@ -153,7 +153,7 @@ def test_nothing_is_computed_backward_below(three_classes):
         names = [operation.name for operation in graph.get_operations() if operation.type.startswith(kinds)]
         fixed = [operation for operation in graph.get_operations() if operation.type.startswith('FusedBatchNormV')
                  and not operation.get_attr('is_training')]
-    blocks = ('conv0', 'conv1', 'conv2', 'conv3', 'conv4', *FREEZE_POINTS, 'aux_logits')
+    blocks = ('conv0', 'conv1', 'conv2', 'conv3', 'conv4', *FREEZE_POINTS['inception_v3'], 'aux_logits')
     touched = {block for block in blocks for name in names if f'/{block}/' in f'/{name}'}
     assert touched == {'mixed_8x8x2048b', 'logits', 'aux_logits'}
     assert len(fixed) == 85
@@ -161,7 +161,7 @@ def test_nothing_is_computed_backward_below(three_classes):
 
 def test_freeze_points_are_the_blocks():
     blocks = [name for name in BLOCK_COST if name not in ('stem', 'aux_logits')]
-    assert list(FREEZE_POINTS) == blocks
+    assert list(FREEZE_POINTS['inception_v3']) == blocks
     assert scopes_below('') == () and scopes_below('mixed_35x35x256a') == tuple(f'conv{k}/' for k in range(5))
     covered = [name for name in model_names() if not name.startswith(scopes_below('logits'))]
     assert {name.split('/')[0] + '/' for name in covered} == {AUX_HEAD, 'logits/'}
