@@ -49,4 +49,5 @@ def classifier(network: Network, examples: DatasetFor, *, num_examples: int, out
                           tuple(map(str, outputs)), validation)
     return Task(examples, loss_for, num_examples, batch_size, settings or OptimizerConfig(),
                 make_optimizer=(lambda config, rate: optimizer(rate)) if optimizer else build_optimizer,
-                scale_loss=compute_dtype == 'float16', title=f'{network.__name__}, {compute_dtype}', inference=inference)
+                scale_loss=compute_dtype == 'float16', inference=inference,
+                title=f'{network.__name__}, {compute_dtype}')
