@@ -22,26 +22,25 @@ NOTES = ('Measured in one step from the runtime\'s own records: the size of ever
 
 
 def main() -> int:
-    report, model = common.from_flags(config.ReportConfig), common.from_flags(config.ModelConfig)
-    size = common.from_flags(config.DataConfig, batch_size=1).image_size
+    report, (data, model) = common.from_flags(config.ReportConfig), common.data_and_model()
+    size = data.image_size
     checks.check_report(report)
     checks.check_model(model)
-    checks.check_data(config.DataConfig(data_dir='none', image_size=size))
+    checks.check_data(config.DataConfig(data_dir='none', image_size=size), model.model)
     with common.quiet_import():
-        from dist.experiments.rehearsal import inception_builder, rehearse
+        from dist.experiments.rehearsal import rehearse
         from inception_mg.report.page import text_overview, text_report
         from inception_mg.report.summary import summarise
         from inception_mg.report.ways import ways_of
-    build, ways = inception_builder(report.images_per_tower, size, report.num_classes, model), []
+        from inception_mg.training.image_task import synthetic_task
+    task, ways = synthetic_task(report.images_per_tower, size, report.num_classes, model), []
     for way in ways_of(report):
-        ways.append(summarise(way, rehearse(way, build), report.network_gbits))
+        ways.append(summarise(way, rehearse(way, task), report.network_gbits))
         print('\n'.join(text_report(ways[-1])))
     if len(ways) > 1:
         print('\n'.join(text_overview(ways)))
     if report.output_directory:
-        write(ways, report.output_directory, (
-            f'Inception v3, width {model.width:g}, {report.num_classes} classes, {size} x {size}, '
-            f'{model.compute_dtype}, {report.images_per_tower} images per tower'))
+        write(ways, report.output_directory, f'{task.title}, {report.images_per_tower} images per tower')
     return 0 if all(way.equal for way in ways) else EXIT_DIFFERENT
 
 

@@ -3,15 +3,14 @@
 Nothing is trained and no data is read: what sits where and what crosses which wire does not depend on the images.
 """
 
+import dataclasses
 import time
-from collections.abc import Callable
 
 import tensorflow as tf
 
 from dist.launch.local import free_ports
-from inception_mg.config import DeviceConfig, ModelConfig
-from inception_mg.model.losses import TowerLoss, classification_loss
-from inception_mg.placement import CPU, Placement, Tower, short_device
+from inception_mg.config import DeviceConfig
+from inception_mg.placement import CPU, Placement, short_device
 from inception_mg.report.plan import laws, plan_step
 from inception_mg.report.summary import GraphRun, describe_variables
 from inception_mg.report.ways import Way
@@ -23,25 +22,27 @@ from inception_mg.training.train_step import TrainStep, build_train_step
 
 v1 = tf.compat.v1
 _TRIES = 5  # Recorded steps, until one has the time of every transfer.
-Build = Callable[[Placement], TrainStep]  # Builds the step of one client in the default graph.
 
 
-def rehearse(way: Way, build: Build) -> list[GraphRun]:
+def rehearse(way: Way, task: Task) -> list[GraphRun]:
     """Runs a few steps of every client of `way`, one client after another, and returns the record of the last.
 
-    Soft placement is off. The servers of a cluster stay until this process ends: TensorFlow cannot stop them.
+    task: what is trained; its batch_size is that of each tower. Soft placement is off. The servers of a cluster stay
+    until this process ends: TensorFlow cannot stop them.
     """
     config = session_config(DeviceConfig(), way.devices_per_machine, on_gpus=False)
     targets = start_cluster(way.num_ps, way.num_workers, config) if way.num_workers else {}
     runs = []
-    for task, placement in enumerate(way.placements):
-        client = f'/job:worker/task:{task}' if way.num_workers else ''
+    for number, placement in enumerate(way.placements):
+        client = f'/job:worker/task:{number}' if way.num_workers else ''
         own = v1.ConfigProto()
         own.CopyFrom(config)
         if len(way.placements) > 1:  # As between-graph workers are: each sees the ps and itself.
             own.device_filters.extend(['/job:ps', client])
         with tf.Graph().as_default():
-            runs.append(_run(client, placement, build(placement), targets.get(task, ''), own))
+            batch_size = task.batch_size * len(placement.towers)
+            step = build_train_step(placement, dataclasses.replace(task, batch_size=batch_size))
+            runs.append(_run(client, placement, step, targets.get(number, ''), own))
     return runs
 
 
@@ -88,19 +89,3 @@ def _statistics(graph: tf.Graph) -> set[str]:
     """Names of the variables that the graph's statistics updates move, by whatever operation."""
     moves = [operation for operation in graph.get_operations() if operation.name.startswith('statistics')]
     return {move.inputs[0].op.name for move in moves if move.inputs and move.inputs[0].dtype == tf.resource}
-
-
-def inception_builder(images_per_tower: int, image_size: int, num_classes: int, model: ModelConfig) -> Build:
-    """Returns the builder of Inception v3's training step over made-up images."""
-    def dataset_for(first: int, readers: int, batch_size: int) -> tf.data.Dataset:
-        images = tf.random.stateless_uniform([batch_size, image_size, image_size, 3], [1, 2], -1.0, 1.0)
-        return tf.data.Dataset.from_tensors((images, tf.ones([batch_size], tf.int32))).repeat()
-
-    def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
-        return classification_loss(*batch, num_classes + 1, model, tower.branches, tower.stages)
-
-    def build(placement: Placement) -> TrainStep:
-        return build_train_step(placement, Task(dataset_for, loss_for, 1000, images_per_tower * len(placement.towers),
-                                                scale_loss=model.compute_dtype == 'float16'))
-
-    return build

@@ -35,6 +35,20 @@ def open_training_data(data: DataConfig) -> TrainingData:
     return TrainingData(info, paths, info.num_images('train'))
 
 
+def synthetic_task(images_per_step: int, image_size: int, num_classes: int, model: ModelConfig) -> Task:
+    """The training of `model` on made-up images, the same in every step; nothing is read."""
+    def dataset_for(part: int, parts: int, batch_size: int) -> tf.data.Dataset:
+        images = tf.random.stateless_uniform([batch_size, image_size, image_size, 3], [1, 2], -1.0, 1.0)
+        return tf.data.Dataset.from_tensors((images, tf.ones([batch_size], tf.int32))).repeat()
+
+    def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
+        return classification_loss(*batch, num_classes + 1, model, tower.branches, tower.stages)
+
+    return Task(dataset_for, loss_for, 1000, images_per_step, scale_loss=model.compute_dtype == 'float16',
+                title=f'{network(model.model).title}, width {model.width:g}, {num_classes} classes, '
+                      f'{image_size} x {image_size}, {model.compute_dtype}')
+
+
 def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig) -> Task:
     """The training of `model` on the records in data.data_dir; UserError when they are not there."""
     source = open_training_data(data)

@@ -14,22 +14,20 @@ from inception_mg.report.summary import WayReport, bound_by, summarise
 from inception_mg.report.ways import ways_of
 from inception_mg.training.task import Task
 from inception_mg.training.timeline import Shares
-from inception_mg.training.train_step import build_train_step
 
 BATCH = 8
 WEIGHTS, STATISTIC = toy_model.WEIGHT_BYTES, toy_model.STATISTIC_BYTES
 PS = [f'/job:ps/task:{task}/device:CPU:0' for task in range(2)]
 
 
-def build(placement):
-    return build_train_step(placement, Task(toy_model.dataset_for(BATCH), toy_model.toy_loss, BATCH, BATCH,
-                                            OptimizerConfig(moving_average_decay=0.9), toy_model.make_optimizer))
+TASK = Task(toy_model.dataset_for(BATCH), toy_model.toy_loss, BATCH, BATCH, OptimizerConfig(moving_average_decay=0.9),
+            toy_model.make_optimizer)
 
 
 @pytest.fixture(scope='module')
 def reports() -> dict[str, WayReport]:
     """All five ways, with clusters inside this process."""
-    return {way.name: summarise(way, rehearse(way, build), 10.0) for way in ways_of(ReportConfig(all=True))}
+    return {way.name: summarise(way, rehearse(way, TASK), 10.0) for way in ways_of(ReportConfig(all=True))}
 
 
 @pytest.fixture(params=['one_device', 'multi_gpu', 'split_model', 'in_graph', 'between_graph'])
@@ -104,7 +102,7 @@ def test_shares_of_the_step_add_up(way):
 
 def test_what_is_not_as_planned_is_told():
     way, = ways_of(ReportConfig(way='multi_gpu'))
-    run, = rehearse(way, build)
+    run, = rehearse(way, TASK)
     strayed = next(iter(run.plan.devices))
     plan = dataclasses.replace(run.plan, devices=run.plan.devices | {strayed: '/device:CPU:9'},
                                moves=run.plan.moves[1:])
