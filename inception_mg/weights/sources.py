@@ -1,7 +1,7 @@
 """Trained weights from a file, whoever wrote it, under this project's names.
 
-Three kinds of file: checkpoints with the names of the 2016 program (its own, and ours), checkpoints of TF-slim, and
-Keras's InceptionV3 in HDF5 (keras_weights.py). docs/weights.md says how they differ. Values are read by name; graphs
+Four kinds of file: checkpoints with the names of the 2016 program (its own, and ours of Inception v3), checkpoints of
+TF-slim, Keras's InceptionV3 in HDF5 (keras_weights.py), and our checkpoints of any other model. docs/weights.md says how they differ. Values are read by name; graphs
 and programs stored beside them are never loaded.
 """
 
@@ -14,7 +14,8 @@ from inception_mg.errors import FlagError, UserError
 from inception_mg.weights import checkpoints, keras_weights, names
 from inception_mg.weights.checkpoints import AVERAGE
 
-SOURCES = {'2016': 'names of the 2016 program', 'slim': 'names of TF-slim', 'keras': "layout of Keras's InceptionV3"}
+SOURCES = {'2016': 'names of the 2016 program', 'slim': 'names of TF-slim', 'keras': "layout of Keras's InceptionV3",
+           'own': 'names of a training by this program'}
 # Last parts of names that mean a weight: a file that has one too many is of another network.
 _WEIGHT_LEAVES = ('weights', 'biases', 'beta', 'gamma', 'moving_mean', 'moving_variance')
 Translate = Callable[[str], str | None]
@@ -22,7 +23,7 @@ Translate = Callable[[str], str | None]
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """What a file holds for Inception v3, by our names.
+    """What a file holds for the network, by our names.
 
     source: a key of SOURCES. shapes: of each variable that the file has. read(name): its value, float32 of that shape.
     averages: how many of them are moving averages. unknown: weights of the file that the network does not have.
@@ -74,7 +75,7 @@ def check_weights(weights: Weights, wanted: Mapping[str, Sequence[int]], remedy:
     with_head = any(name.startswith(checkpoints.HEADS) for name in wanted)
     unknown = [*weights.unknown, *(weights.other_heads if with_head else ())]
     if unknown:
-        raise UserError(f'{weights.path} has weights that Inception v3 does not have ({len(unknown)}): {some(unknown)}')
+        raise UserError(f'{weights.path} has weights that this model does not have ({len(unknown)}): {some(unknown)}')
     missing = [name for name in wanted if name not in weights.shapes]
     if missing:
         raise UserError(f'{weights.path} lacks {len(missing)} of {len(wanted)} variables, {some(missing)}: {remedy}')
@@ -116,6 +117,9 @@ def _from_checkpoint(path: str) -> Weights:
 def _naming(path: str, there: Iterable[str]) -> tuple[str, Translate]:
     """The source whose names these are, and what translates them into ours."""
     known = set(names.model_names())
+    averaged = {name.removesuffix(AVERAGE) for name in there if name.endswith(AVERAGE)}
+    if len(averaged - known) > len(averaged) / 2:  # Some names, such as that of the last layer, are of several models.
+        return 'own', lambda name: name if name in averaged else None
     if not known.isdisjoint(name.removesuffix(AVERAGE) for name in there):
         return '2016', lambda name: name if name in known else None
     if any(name.startswith(names.SLIM) for name in there):
