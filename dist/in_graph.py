@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from dist import ps
-from dist.hosts import EXIT_SIGTERM, Cluster
+from dist.hosts import Cluster
 from dist.peers import Job, Peers, taking_part
 from dist.server import session_config, start_server
 from dist.session import ClusterSessionCreator, PeersHook, build_initialise
@@ -30,7 +30,7 @@ from inception_mg.config import (
     OptimizerConfig,
     RunConfig,
 )
-from inception_mg.errors import UserError
+from inception_mg.errors import EXIT_SIGTERM, UserError
 from inception_mg.placement import Placement, in_graph
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, bfloat16_hint, local_machine

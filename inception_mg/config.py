@@ -16,7 +16,7 @@ FREEZE_POINTS = (  # Blocks of Inception v3 after its stem, in order.
     'mixed_35x35x256a', 'mixed_35x35x288a', 'mixed_35x35x288b', 'mixed_17x17x768a', 'mixed_17x17x768b',
     'mixed_17x17x768c', 'mixed_17x17x768d', 'mixed_17x17x768e', 'mixed_17x17x1280a', 'mixed_8x8x2048a',
     'mixed_8x8x2048b', 'logits')
-SOURCES = ('auto', '2016', 'slim', 'keras')
+SOURCES = {'2016': 'names of the 2016 program', 'slim': 'names of TF-slim', 'keras': "layout of Keras's InceptionV3"}
 EXPORT_FORMATS = ('saved_model', 'tflite', 'frozen_graph')
 EXPERIMENTS = (
     'towers_equal', 'split_gain', 'ps_bytes', 'stragglers', 'backups', 'dead_worker', 'machines', 'staleness')
@@ -242,7 +242,7 @@ class ConvertConfig:
     input: str = option('', 'A checkpoint of TF-slim or of the 2016 program (or its folder), or a .h5, .weights.h5 or '
                         '.keras file of Keras\'s InceptionV3.')
     output_directory: str = option('', 'Where the checkpoint is written; there must be none yet.')
-    source: str = option('auto', 'Who wrote --input; auto looks into it.', SOURCES)
+    source: str = option('auto', 'Who wrote --input; auto looks into it.', ('auto', *SOURCES))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -111,7 +111,7 @@ class Evaluation:
         with tf.Graph().as_default() as graph:
             self._graph = build_eval_graph(setup.paths, data, setup.model, setup.info.num_outputs,
                                            setup.config.num_examples, setup.k)
-            self._weights = Weights(
+            self._restorer = checkpoints.Restorer(
                 self._graph.variables, setup.config.use_averages,
                 f'the data set in {data.data_dir} has {len(setup.info.classes)} classes; give the --data_dir, --width '
                 'and --image_size that the model was trained with')
@@ -129,7 +129,7 @@ class Evaluation:
         Raises UserError if the checkpoint does not fit, or the images are not those of dataset.json.
         """
         setup, graph, run = self._setup, self._graph, self._session.run
-        self._weights.restore(self._session, checkpoint)
+        self._restorer.restore(self._session, checkpoint)
         step_v = checkpoints.step_of(checkpoint)
         run(graph.start_input)
         totals, confusion = [0, 0, 0], np.zeros([setup.info.num_outputs] * 2, np.int64)
@@ -162,28 +162,6 @@ def build_eval_graph(paths: Sequence[str], data: DataConfig, model: ModelConfig,
         logits = inception_v3(images, num_outputs, layers).logits
     return EvalGraph(metrics.build_hits(logits, labels, k), labels, metrics.build_guesses(logits, labels),
                      iterator.initializer, v1.global_variables())
-
-
-class Weights:
-    """Restores a checkpoint's averages, or raw weights, by name, after checking that they fit.
-
-    variables: all of one graph's model. remedy: the end of the message where they do not fit.
-    """
-
-    def __init__(self, variables: Sequence[tf.Variable], use_averages: bool, remedy: str):
-        self._variables, self._use_averages, self._remedy = variables, use_averages, remedy
-        self._saver: v1.train.Saver | None = None
-
-    def restore(self, session: v1.Session, checkpoint: str) -> None:
-        """Raises UserError where a variable is missing or has another shape."""
-        names = checkpoints.names_to_restore(checkpoint, self._variables, self._use_averages)
-        checkpoints.check_shapes(checkpoint, names, self._remedy)
-        try:
-            with session.graph.as_default():
-                self._saver = self._saver or v1.train.Saver(names)
-                self._saver.restore(session, checkpoint)
-        except tf.errors.OpError as error:
-            raise UserError(f'cannot restore {checkpoint}: {str(error).splitlines()[0]}') from error
 
 
 class Results:

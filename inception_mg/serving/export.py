@@ -19,7 +19,6 @@ from inception_mg.config import DataConfig, ExportConfig, ModelConfig
 from inception_mg.data.dataset_info import LABELS_FILE, read_dataset_info
 from inception_mg.data.distortions import resize_for_evaluation
 from inception_mg.errors import FlagError, UserError
-from inception_mg.evaluation.evaluate import Weights
 from inception_mg.files import write_text
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
@@ -66,7 +65,7 @@ def export(data: DataConfig, model: ModelConfig, config: ExportConfig, say: Say 
     with new_folder(config.export_dir, 'export_dir') as folder:
         with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={'GPU': 0})) as session:
             serving = build_serving_graph(card, k)
-            Weights(serving.variables, config.use_averages, remedy).restore(session, checkpoint)
+            checkpoints.Restorer(serving.variables, config.use_averages, remedy).restore(session, checkpoint)
             _WRITERS[config.format](folder, session, serving, card.labels)
         if config.format == 'tflite':
             convert_to_tflite(folder)
