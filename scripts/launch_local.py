@@ -47,8 +47,9 @@ def main(training_flags: Sequence[str]) -> int:
     # A process that was forked has not been tried with GPUs: there each task imports TensorFlow for itself.
     forks = None if gpus else fork_server.ForkServer()
     try:
+        starter = {'start_one': forks.start, 'starter_lost': lambda: forks.lost} if forks else {}
         return local.LocalCluster(commands, log_dir, launch.max_restarts, drills, environ=environ, own_environ=own,
-                                  start_one=forks.start if forks else local.start_process).run()
+                                  **starter).run()
     finally:
         if forks:
             forks.close()
