@@ -5,7 +5,8 @@
 What follows `--` goes to scripts/train_distributed.py, or with --in_graph to scripts/train_in_graph.py. Each task's
 lines are kept in a file of --log_directory too. --kill=worker:1@step=50 shows what happens when a task dies. Workers
 share the GPUs of CUDA_VISIBLE_DEVICES, or all; without any, TensorFlow is imported once for all tasks. Exit codes: 0
-when the job has reached --max_steps, 130 or 143 after SIGINT or SIGTERM, otherwise that of the task that ended the job.
+when the job has reached --max_steps, 130 or 143 after SIGINT or SIGTERM, otherwise that of the task that ended the job,
+or 1 if that was killed, or the process that starts the tasks.
 """
 
 import os
