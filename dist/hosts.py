@@ -10,11 +10,6 @@ from inception_mg.errors import FlagError
 JOBS = ('ps', 'worker', 'evaluator')
 TF_CONFIG_JOBS = ('chief', 'master', 'worker', 'ps', 'evaluator')
 
-EXIT_FAILED = 1     # The job cannot go on: starting it again would fail again.
-EXIT_FLAGS = 2      # Bad flags, host lists or TF_CONFIG.
-EXIT_RETRY = 75     # The rest of the cluster was lost: start this task again (EX_TEMPFAIL of sysexits.h).
-EXIT_SIGTERM = 143  # Ended by SIGTERM, as a shell would say it.
-
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:

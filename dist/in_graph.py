@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from dist import ps
-from dist.hosts import EXIT_SIGTERM, Cluster
+from dist.hosts import Cluster
 from dist.peers import Job, Peers, taking_part
 from dist.server import session_config, start_server
 from dist.session import ClusterSessionCreator, PeersHook, build_initialise
 from dist.worker import JoinHook, explaining_loss
 from inception_mg.config import ClusterConfig, DeviceConfig, InGraphConfig, RunConfig
-from inception_mg.errors import UserError
+from inception_mg.errors import EXIT_SIGTERM, UserError
 from inception_mg.placement import Placement, in_graph
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine

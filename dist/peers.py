@@ -16,9 +16,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from dist import ps
-from dist.hosts import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, Cluster
+from dist.hosts import Cluster
 from dist.server import leave_process
-from inception_mg.errors import UserError
+from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, UserError
 
 Log = Callable[[str], None]
 LOST_ERRORS = (tf.errors.AbortedError, tf.errors.UnavailableError)  # MonitoredSession recovers from these.

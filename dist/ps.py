@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dist.hosts import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM, Cluster, split_address
+from dist.hosts import Cluster, split_address
+from inception_mg.errors import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM
+from inception_mg.placement import CPU
 
 v1 = tf.compat.v1
 
 RUNNING, DONE, FAILED, ENDING = 0, 1, 2, 3  # What a worker reports; ENDING only the chief, who still has to save.
-CPU = '/device:CPU:0'
 BEAT_SECS = 1.0      # A worker beats this often.
 SILENT_SECS = 8.0    # Who has not beaten for so long is taken for dead when the job ends.
 FAREWELL_SECS = 20.0  # So long after a signal a task serves on while its one client is at work.

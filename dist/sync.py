@@ -24,9 +24,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from dist.hosts import EXIT_RETRY
 from dist.ps import Cell
-from inception_mg.errors import UserError
+from inception_mg.errors import EXIT_RETRY, UserError
 
 v1 = tf.compat.v1
 Log = Callable[[str], None]

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import tensorflow as tf
 
 from dist import ps
-from dist.hosts import EXIT_RETRY, EXIT_SIGTERM, Cluster
+from dist.hosts import Cluster
 from dist.peers import ClusterLost, Job, Peers, describe_graph, exit_code, taking_part
 from dist.server import session_config, start_server
 from dist.session import ChiefSessionCreator, EndWithChiefHook, PeersHook, WorkerSessionCreator, build_initialise
 from dist.sync import SyncReplicas
 from inception_mg.config import ClusterConfig, DeviceConfig, RunConfig
-from inception_mg.errors import FlagError
+from inception_mg.errors import EXIT_RETRY, EXIT_SIGTERM, FlagError
 from inception_mg.placement import Placement, between_graph, bytes_of
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine

@@ -151,7 +151,7 @@ def check_convert(config: ConvertConfig) -> None:
     for name in ('input', 'output_directory'):
         if not getattr(config, name):
             raise FlagError(f'--{name} is empty')
-    _one_of('source', config.source, SOURCES)
+    _one_of('source', config.source, ('auto', *SOURCES))
 
 
 def check_export(config: ExportConfig) -> None:

@@ -22,7 +22,8 @@ FREEZE_POINTS = {  # Blocks after the first convolutions, in order.
     'resnet_v1_50': (
         *(f'block{block}/unit_{unit}' for block, units in enumerate((3, 4, 6, 3), 1) for unit in range(1, units + 1)),
         'logits')}
-SOURCES = ('auto', '2016', 'slim', 'keras')
+SOURCES = {'2016': 'names of the 2016 program', 'slim': 'names of TF-slim', 'keras': "layout of Keras's InceptionV3",
+           'own': 'names of a training by this program'}
 EXPORT_FORMATS = ('saved_model', 'tflite', 'frozen_graph')
 EXPERIMENTS = (
     'towers_equal', 'split_gain', 'ps_bytes', 'stragglers', 'backups', 'dead_worker', 'machines', 'staleness')
@@ -251,7 +252,7 @@ class ConvertConfig:
     input: str = option('', 'A checkpoint of TF-slim or of the 2016 program (or its folder), or a .h5, .weights.h5 or '
                         '.keras file of Keras\'s InceptionV3.')
     output_directory: str = option('', 'Where the checkpoint is written; there must be none yet.')
-    source: str = option('auto', 'Who wrote --input; auto looks into it.', SOURCES)
+    source: str = option('auto', 'Who wrote --input; auto looks into it.', ('auto', *SOURCES))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,10 @@
-"""The one exception that means "the user can mend this": programs print it as one line."""
+"""The exit codes, and the one exception that means "the user can mend this": programs print it as one line."""
 
+EXIT_FAILED = 1     # Starting it again would fail again.
+EXIT_FLAGS = 2      # Bad flags, host lists or TF_CONFIG.
+EXIT_RETRY = 75     # The rest of the cluster was lost: start this task again (EX_TEMPFAIL of sysexits.h).
+EXIT_SIGINT = 130   # Ended by SIGINT or SIGTERM, as a shell would say it.
+EXIT_SIGTERM = 143
 
 class UserError(Exception):
     """Bad input: the message is one line that names the culprit and says what to do.
@@ -7,13 +12,13 @@ class UserError(Exception):
     Programs in scripts/ print it on stderr without a traceback and exit with `exit_code`.
     """
 
-    def __init__(self, message: str, exit_code: int = 1):
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED):
         super().__init__(message)
         self.exit_code = exit_code
 
 
 class FlagError(UserError):
-    """A flag's value is wrong; exits with 2, the code for bad flags."""
+    """A flag's value is wrong; exits with EXIT_FLAGS."""
 
     def __init__(self, message: str):
-        super().__init__(message, exit_code=2)
+        super().__init__(message, exit_code=EXIT_FLAGS)

@@ -23,7 +23,7 @@ import common
 from dist.benchmark import figures, heats
 from dist.benchmark.driver import Driver, Found
 from inception_mg import checks, config
-from inception_mg.errors import UserError
+from inception_mg.errors import EXIT_SIGTERM, UserError
 from inception_mg.files import write_text
 
 FULL = {'image_size': 299, 'batch_size': 32, 'rounds': 9}  # --full, unless their own flags say otherwise.
@@ -41,7 +41,7 @@ def main() -> int:
         _require_matplotlib()
     if model.width != 1 and any(name in heats.OF_WIDTH_1 for name in names):
         print(f'note: ours has width {model.width:g}, and the network of Keras always has width 1')
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that the contenders are ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_SIGTERM))  # So that the contenders are ended, too.
     with tempfile.TemporaryDirectory(prefix='benchmark_') as folder:
         read = data
         if not data.data_dir and any(name in heats.FROM_RECORDS for name in names):

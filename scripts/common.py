@@ -21,7 +21,7 @@ if _ROOT not in sys.path:
 from absl import app, flags  # noqa: E402
 
 from inception_mg import config, tf_environment  # noqa: E402
-from inception_mg.errors import UserError  # noqa: E402
+from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, UserError  # noqa: E402
 
 os.environ.update(tf_environment.DEFAULTS | os.environ)
 
@@ -78,15 +78,15 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
     try:
         rest = flags.FLAGS(list(argv if argv is not None else sys.argv))[1:]
     except flags.Error as error:
-        _exit(' '.join(str(error).split()) + ' (--help lists the flags)', 2)
+        _exit(' '.join(str(error).split()) + ' (--help lists the flags)', EXIT_FLAGS)
     if rest and not arguments:
-        _exit(f'cannot use the argument {rest[0]!r}: flags look like --name=value', 2)
+        _exit(f'cannot use the argument {rest[0]!r}: flags look like --name=value', EXIT_FLAGS)
     try:
         code = main(*[rest] if arguments else []) or 0
     except UserError as error:
         _exit(str(error), error.exit_code)
     except KeyboardInterrupt:
-        _exit('interrupted', 130)
+        _exit('interrupted', EXIT_SIGINT)
     sys.stdout.flush()
     sys.exit(code)
 
@@ -95,11 +95,11 @@ def run_task(main: Callable[[], int | None]) -> None:
     """As `run`, for a task of a cluster: ends the process at once, because a TensorFlow server cannot be stopped, and
     the interpreter's own way out may wait for tasks that are gone."""
     from dist.server import leave_process
-    code = 1
+    code = EXIT_FAILED
     try:
         run(main)
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        code = end.code if isinstance(end.code, int) else EXIT_FAILED
     except Exception:
         traceback.print_exc()
     leave_process(code)

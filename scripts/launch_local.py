@@ -5,7 +5,8 @@
 What follows `--` goes to scripts/train_distributed.py, or with --in_graph to scripts/train_in_graph.py. Each task's
 lines are kept in a file of --log_directory too. --kill=worker:1@step=50 shows what happens when a task dies. Workers
 share the GPUs of CUDA_VISIBLE_DEVICES, or all; without any, TensorFlow is imported once for all tasks. Exit codes: 0
-when the job has reached --max_steps, 130 or 143 after SIGINT or SIGTERM, otherwise that of the task that ended the job.
+when the job has reached --max_steps, 130 or 143 after SIGINT or SIGTERM, otherwise that of the task that ended the job,
+or 1 if that was killed, or the process that starts the tasks.
 """
 
 import os
@@ -47,8 +48,9 @@ def main(training_flags: Sequence[str]) -> int:
     # A process that was forked has not been tried with GPUs: there each task imports TensorFlow for itself.
     forks = None if gpus else fork_server.ForkServer()
     try:
+        starter = {'start_one': forks.start, 'starter_lost': lambda: forks.lost} if forks else {}
         return local.LocalCluster(commands, log_dir, launch.max_restarts, drills, environ=environ, own_environ=own,
-                                  start_one=forks.start if forks else local.start_process).run()
+                                  **starter).run()
     finally:
         if forks:
             forks.close()

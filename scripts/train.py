@@ -9,8 +9,7 @@ import os
 
 import common  # First: it quiets TensorFlow's start.
 from inception_mg import checks, config
-
-EXIT_SIGNAL = 143
+from inception_mg.errors import EXIT_SIGTERM
 
 
 def main() -> int:
@@ -26,7 +25,7 @@ def main() -> int:
         from inception_mg.training.image_task import image_task
         from inception_mg.training.train import train_here
     signal_name = train_here(image_task(data, model, optimizer), devices, run)
-    return EXIT_SIGNAL if signal_name else 0
+    return EXIT_SIGTERM if signal_name else 0
 
 
 if __name__ == '__main__':

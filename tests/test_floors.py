@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 GONE = ('v1.layers.', 'v1.keras', 'v1.estimator', 'tf.contrib', 'tf_slim', 'tf.keras', 'import keras')
-MEASURES_KERAS = 'benchmark_peers.py'  # Runs what others offer beside ours, so it alone may import it.
+MEASURES_KERAS = 'peers.py'  # Runs what others offer beside ours, so it alone may import it.
 OF_THE_PROGRAMS = ('scripts', 'tests', 'common', 'conftest')
 LISTED = re.search('```floors\n(.*?)```', (ROOT / 'docs' / 'architecture.md').read_text(), re.DOTALL)[1]
 FLOORS = {folder.rstrip('/').replace('/', '.'): int(floor)

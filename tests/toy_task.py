@@ -22,7 +22,7 @@ os.environ.update(tf_environment.DEFAULTS | os.environ)
 
 from dist import hosts  # noqa: E402
 from dist.server import hide_gpus, leave_process, session_config, start_server
-from inception_mg.errors import UserError  # noqa: E402
+from inception_mg.errors import EXIT_RETRY, UserError  # noqa: E402
 
 SIZE, RATE = 3, 0.05
 
@@ -94,7 +94,7 @@ def code_of_main() -> int:
         return error.exit_code
     except Exception as error:
         from dist.peers import exit_code
-        if exit_code(error) == hosts.EXIT_RETRY:
+        if exit_code(error) == EXIT_RETRY:
             print(f'toy_task: {str(error).splitlines()[0]}', file=sys.stderr)
         else:
             traceback.print_exc()

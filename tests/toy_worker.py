@@ -9,6 +9,7 @@ from toy_task import RATE, SIZE, batch
 
 from dist import peers as peers_lib
 from dist import session as sessions
+from inception_mg.errors import EXIT_SIGTERM
 
 v1 = tf.compat.v1
 
@@ -119,7 +120,7 @@ def train(flags, cluster, server, config, stop, log) -> int:
             while not session.should_stop():
                 session.run(model['train_op'])
         if stop():
-            return 143
+            return EXIT_SIGTERM
     log('left')
     return 0
 

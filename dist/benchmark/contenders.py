@@ -11,6 +11,7 @@ from dist.benchmark.flops import Conv, count_flops, heaviest_convolutions
 from dist.benchmark.race import Contender
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
 from inception_mg.data.input_pipeline import training_dataset
+from inception_mg.errors import FlagError
 from inception_mg.model.layers import Layers
 from inception_mg.model.losses import classification_loss
 from inception_mg.model.networks import network
@@ -27,8 +28,27 @@ NUM_OUTPUTS = 1001       # ImageNet's classes and the background.
 NUM_EXAMPLES = 1281167   # ImageNet's training images: only the schedule's steps depend on it.
 MATRIX_SIDE = 2048       # Large enough that a larger one is not faster, in float32 and in bfloat16.
 HEAVIEST = 6             # Kinds of convolution; about half of the operations of Inception v3 at 299 x 299.
+OPTIMIZER = OptimizerConfig(initial_learning_rate=0.001)  # The loss of one batch again and again stays finite.
 _PRODUCTS = 2            # Matrix products of one step.
 _AHEAD = 4               # Batches that the input makes ahead. They must not count, so they are used before a turn.
+
+
+def build(name: str, data: DataConfig, model: ModelConfig) -> Contender:
+    """The contender of that name; FlagError for a name that there is not."""
+    one = DeviceConfig()
+    ways = {'one_device': one, 'two_towers': DeviceConfig(num_gpus=2),
+            'split_branches': DeviceConfig(split_model='branches'),
+            'split_stages': DeviceConfig(split_model='stages')}
+    if name in ways:
+        return training(data, model, OPTIMIZER, ways[name])
+    makers = {'end_to_end': lambda: end_to_end(data, model, OPTIMIZER, one),
+              'inference': lambda: inference(data, model, one),
+              'input': lambda: input_alone(data),
+              'matmul': lambda: matrix_product(model, one),
+              'convolutions': lambda: convolutions(data, model, one)}
+    if name not in makers:
+        raise FlagError(f'--contender={name}: there is none')
+    return makers[name]()
 
 
 def synthetic_batch(data: DataConfig, batch_size: int) -> tuple[tf.Tensor, tf.Tensor]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from dist.benchmark.contenders import NUM_OUTPUTS, build_step, synthetic_batch
+from dist.benchmark.contenders import NUM_OUTPUTS, OPTIMIZER, build_step, synthetic_batch
 from dist.benchmark.flops import count_flops
 from dist.benchmark.race import Contender
 from dist.hosts import Cluster
@@ -31,6 +31,18 @@ v1 = tf.compat.v1
 
 FOREVER = 10**9  # Steps: the driver says when it is over.
 _RUN = RunConfig(train_dir='the benchmark', max_steps=FOREVER)
+
+
+def build(name: str, cluster: Cluster, data: DataConfig, model: ModelConfig) -> Contender:
+    """This task's part of the contender of that name."""
+    one_client = name == 'in_graph'
+    if cluster.job == 'ps' or one_client and not cluster.is_chief:
+        return serving(cluster, one_client)
+    if one_client:
+        return in_graph_client(cluster, data, model, OPTIMIZER)
+    if name == 'null_step':
+        return null_worker(cluster, data, model, OPTIMIZER)
+    return worker(cluster, name == 'sync_workers', data, model, OPTIMIZER)
 
 
 def serving(cluster: Cluster, one_client: bool = False) -> Contender:

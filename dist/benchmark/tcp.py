@@ -1,12 +1,21 @@
 """The machine's own TCP speed: what a byte per second of weights and gradients is compared with.
 
-Standard library only, two processes, one connection over the loopback interface, buffers as large as the
+Two processes, one connection over the loopback interface, buffers as large as the
 model's weights: what two programs without TensorFlow would reach.
 """
 
 import os
 import socket
 from collections.abc import Callable
+
+from dist.benchmark.race import Contender
+
+STREAM_BYTES = 96 * 1024 * 1024  # About the weights of Inception v3.
+
+
+def contender() -> Contender:
+    """A step sends so many bytes and takes as many."""
+    return Contender(open_stream(STREAM_BYTES), {'unit': 'bytes', 'amount': 2 * STREAM_BYTES})
 
 
 def open_stream(size: int) -> Callable[[int], None]:

@@ -34,7 +34,7 @@ from inception_mg.config import (
     RunConfig,
     option,
 )
-from inception_mg.errors import FlagError, UserError
+from inception_mg.errors import EXIT_FAILED, EXIT_SIGTERM, FlagError, UserError
 from inception_mg.training.task import Task
 
 
@@ -78,7 +78,7 @@ def fit(task: Task, *, train_dir: str = '', steps: int = 0, argv: Sequence[str] 
         if not is_task:
             raise
         traceback.print_exc()
-        code = hosts.EXIT_FAILED
+        code = EXIT_FAILED
     if is_task:
         leave_process(code)  # A TensorFlow server cannot be stopped.
     if code:
@@ -98,7 +98,7 @@ def run(task: Task, flags: argparse.Namespace, cluster: hosts.Cluster | None, ar
     if cluster is not None:
         return work(task, flags, cluster, devices, run_config)
     from inception_mg.training.train import train_here
-    return hosts.EXIT_SIGTERM if train_here(task, devices, run_config) else 0
+    return EXIT_SIGTERM if train_here(task, devices, run_config) else 0
 
 
 def work(task: Task, flags: argparse.Namespace, cluster: hosts.Cluster, devices: DeviceConfig, run_config: RunConfig

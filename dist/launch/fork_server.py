@@ -6,6 +6,10 @@ on that.
 The process that forks reads one JSON request a line: {"script", "argv", "log", "environ"}; it answers
 'started PID' at once and 'ended PID CODE' when that process is gone (CODE < 0: killed by a signal). When whoever asks
 is gone, it ends the tasks with SIGTERM.
+
+Not multiprocessing's forkserver, which was tried: it runs the launcher's own file again in every task; Ctrl-C during
+its import of TensorFlow ends it with a traceback, since it shares the launcher's terminal; and when it is killed, tasks
+that live on count as ended with 255 while the next start makes another server without a word.
 """
 
 import contextlib
@@ -18,6 +22,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 
 from inception_mg import tf_environment
@@ -40,7 +45,8 @@ class Process:
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # It has ended, and the word of it is on its way.
+                os.kill(self.pid, number)
 
     def end(self, code: int) -> None:
         """Called by the server's reader."""
@@ -50,7 +56,11 @@ class Process:
 
 class ForkServer:
     """Owns the process that forks; `start` returns a Process. Not for tasks with GPUs: a forked process has not been
-    tried with them."""
+    tried with them.
+
+    lost: whether that process is gone. Then tasks that still run can be signalled and waited for, and whoever owns this
+    has to end them; nobody hears of their exit codes, and they count as killed.
+    """
 
     def __init__(self):
         # A session of its own, so that Ctrl-C reaches only whoever owns this.
@@ -62,6 +72,7 @@ class ForkServer:
         self._processes: dict[int, Process] = {}
         self._answers, self._lock = threading.Semaphore(0), threading.Lock()
         self._last: Process | None = None
+        self.lost = False
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -72,10 +83,12 @@ class ForkServer:
                 self._answers.release()
             else:
                 self._processes.pop(int(pid)).end(int(code[0]))
-        for process in self._processes.values():  # With the server gone nobody hears of their ends: take them as lost.
-            process.end(-signal.SIGKILL)
-        self._last = None
+        self._last, self.lost = None, True
         self._answers.release()
+        while self._processes:
+            for pid in [pid for pid in self._processes if not _runs(pid)]:
+                self._processes.pop(pid).end(-signal.SIGKILL)
+            time.sleep(0.05)
 
     def start(self, command: Sequence[str], log: pathlib.Path, environ: Mapping[str, str]) -> Process:
         """Runs `command`, which is [python, script, *arguments]; its output is added to the file `log`.
@@ -96,7 +109,22 @@ class ForkServer:
         """Ends the server, and with SIGTERM tasks that are left."""
         with contextlib.suppress(BrokenPipeError):
             self._server.stdin.close()
-        self._server.wait(10)
+        try:
+            self._server.wait(10)
+        except subprocess.TimeoutExpired:  # On a busy machine it may be importing still.
+            self._server.kill()
+            self._server.wait()
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process that is not our child still runs; one that has ended and waits to be reaped does not."""
+    try:
+        os.kill(pid, 0)
+        return pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] != 'Z'
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:  # A system without /proc; or it has ended just now, and the next look will say so.
+        return True
 
 
 def serve() -> None:

@@ -17,8 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from dist.hosts import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM
-from inception_mg.errors import FlagError, UserError
+from inception_mg.errors import EXIT_FAILED, EXIT_RETRY, EXIT_SIGINT, EXIT_SIGTERM, FlagError, UserError
 
 COLOURS = (36, 32, 33, 35, 34, 31, 96, 92, 93, 95, 94, 91)  # ANSI foregrounds, one task after another.
 LINGER_SECS = 20.0  # After the chief's end the others get so long for theirs.
@@ -135,13 +134,15 @@ class LocalCluster:
     gets one file per task. max_restarts: of each task that died by a signal or asked for a restart; a
     task that failed or refused its flags is not restarted, and ends the job. drills: tasks to kill.
     step_pattern: finds the global step in the tasks' lines, for the drills. own_environ: variables of single tasks.
-    start_one: starts a task, as `start_process` does.
+    start_one: starts a task, as `start_process` does. starter_lost: whether whoever started the tasks is gone, so that
+    nobody would hear how they end; that ends the job.
     """
 
     def __init__(self, commands: Mapping[str, Sequence[str]], log_dir: str | pathlib.Path, max_restarts: int = 3,
                  drills: Sequence[Drill] = (), step_pattern: str = r'\bstep\s+(\d+)', colour: bool | None = None,
                  environ: Mapping[str, str] | None = None, write: Callable[[str], object] = sys.stdout.write,
-                 own_environ: Mapping[str, Mapping[str, str]] | None = None, start_one: Callable = start_process):
+                 own_environ: Mapping[str, Mapping[str, str]] | None = None, start_one: Callable = start_process,
+                 starter_lost: Callable[[], bool] = lambda: False):
         unknown = [drill.task for drill in drills if drill.task not in commands]
         if unknown:
             raise FlagError(f'--kill names {unknown[0].replace(" ", ":")}, but the tasks are {", ".join(commands)}')
@@ -156,7 +157,7 @@ class LocalCluster:
         self._colour = sys.stdout.isatty() if colour is None else colour
         self._write, self._lock = write, threading.Lock()
         self._width = max(map(len, commands))
-        self._signal = 0
+        self._signal, self._starter_lost = 0, starter_lost
 
     def run(self) -> int:
         """Runs the job to its end; returns 0 only if the chief ended well.
@@ -181,7 +182,10 @@ class LocalCluster:
         while True:
             if self._signal:
                 self._say(f'{signal.Signals(self._signal).name}: ending all tasks')
-                return 130 if self._signal == signal.SIGINT else EXIT_SIGTERM
+                return EXIT_SIGINT if self._signal == signal.SIGINT else EXIT_SIGTERM
+            if self._starter_lost():
+                self._say('the process that started the tasks has ended: ending all tasks')
+                return EXIT_FAILED
             alive = [task for task in self._tasks.values() if task.process.poll() is None]
             if chief.process.poll() == 0:
                 chief_ended = chief_ended or time.monotonic()

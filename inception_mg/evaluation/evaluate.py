@@ -139,7 +139,7 @@ class Evaluation:
         self._setup = setup
         with tf.Graph().as_default() as graph:
             self._graph = build_eval_graph(setup)
-            self._weights = Weights(self._graph.variables, setup.config.use_averages, setup.remedy)
+            self._restorer = checkpoints.Restorer(self._graph.variables, setup.config.use_averages, setup.remedy)
         self._session = v1.Session(graph=graph, config=v1.ConfigProto(allow_soft_placement=True))
 
     def __enter__(self) -> 'Evaluation':
@@ -154,7 +154,7 @@ class Evaluation:
         Raises UserError if the checkpoint does not fit, or the images are not those of dataset.json.
         """
         setup, graph, run = self._setup, self._graph, self._session.run
-        self._weights.restore(self._session, checkpoint)
+        self._restorer.restore(self._session, checkpoint)
         step_v = checkpoints.step_of(checkpoint)
         run(graph.start_input)
         totals, confusion = [0, 0, 0], np.zeros([len(setup.outputs)] * 2, np.int64)
@@ -190,28 +190,6 @@ def build_eval_graph(setup: Setup) -> EvalGraph:
         logits = setup.logits_for(inputs)
     return EvalGraph(metrics.build_hits(logits, labels, setup.k), labels, metrics.build_guesses(logits, labels),
                      iterator.initializer, v1.global_variables())
-
-
-class Weights:
-    """Restores a checkpoint's averages, or raw weights, by name, after checking that they fit.
-
-    variables: all of one graph's model. remedy: the end of the message where they do not fit.
-    """
-
-    def __init__(self, variables: Sequence[tf.Variable], use_averages: bool, remedy: str):
-        self._variables, self._use_averages, self._remedy = variables, use_averages, remedy
-        self._saver: v1.train.Saver | None = None
-
-    def restore(self, session: v1.Session, checkpoint: str) -> None:
-        """Raises UserError where a variable is missing or has another shape."""
-        names = checkpoints.names_to_restore(checkpoint, self._variables, self._use_averages)
-        checkpoints.check_shapes(checkpoint, names, self._remedy)
-        try:
-            with session.graph.as_default():
-                self._saver = self._saver or v1.train.Saver(names)
-                self._saver.restore(session, checkpoint)
-        except tf.errors.OpError as error:
-            raise UserError(f'cannot restore {checkpoint}: {str(error).splitlines()[0]}') from error
 
 
 class Results:

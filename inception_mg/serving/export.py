@@ -19,7 +19,6 @@ from inception_mg.config import DataConfig, ExportConfig, ModelConfig
 from inception_mg.data.dataset_info import LABELS_FILE, read_dataset_info
 from inception_mg.data.distortions import resize_for_evaluation
 from inception_mg.errors import FlagError, UserError
-from inception_mg.evaluation.evaluate import Weights
 from inception_mg.files import write_text
 from inception_mg.model.layers import Layers
 from inception_mg.model.networks import network
@@ -67,7 +66,7 @@ def export(data: DataConfig, model: ModelConfig, config: ExportConfig, say: Say 
     with new_folder(config.export_dir, 'export_dir') as folder:
         with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={'GPU': 0})) as session:
             serving = build_serving_graph(card, k)
-            Weights(serving.variables, config.use_averages, remedy).restore(session, checkpoint)
+            checkpoints.Restorer(serving.variables, config.use_averages, remedy).restore(session, checkpoint)
             _WRITERS[config.format](folder, session, serving, card.labels)
         if config.format == 'tflite':
             convert_to_tflite(folder)
@@ -91,7 +90,7 @@ def export_any(checkpoint_dir: str, export_dir: str, inputs: tf.TensorSpec,
     with new_folder(export_dir, 'export_dir') as folder:
         with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={'GPU': 0})) as session:
             serving = build_plain_serving_graph(inputs, logits_for, labels)
-            Weights(serving.variables, True, 'it is of another model').restore(session, checkpoint)
+            checkpoints.Restorer(serving.variables, True, 'it is of another model').restore(session, checkpoint)
             write_saved_model(folder, session, serving, labels)
     say(f'exported   {checkpoint} (step {checkpoints.step_of(checkpoint)}, moving averages): {export_dir}')
     return export_dir

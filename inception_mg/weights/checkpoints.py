@@ -111,3 +111,25 @@ def names_to_restore(checkpoint: str, variables: Sequence[tf.Variable], use_aver
         raise UserError(f'{checkpoint} has no moving averages (names ending in {AVERAGE}): --nouse_averages '
                         'evaluates the raw weights')
     return names
+
+
+class Restorer:
+    """Restores a checkpoint's averages, or raw weights, by name, after checking that they fit.
+
+    variables: all of one graph's model. remedy: the end of the message where they do not fit.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], use_averages: bool, remedy: str):
+        self._variables, self._use_averages, self._remedy = variables, use_averages, remedy
+        self._saver: v1.train.Saver | None = None
+
+    def restore(self, session: v1.Session, checkpoint: str) -> None:
+        """Raises UserError where a variable is missing or has another shape."""
+        names = names_to_restore(checkpoint, self._variables, self._use_averages)
+        check_shapes(checkpoint, names, self._remedy)
+        try:
+            with session.graph.as_default():
+                self._saver = self._saver or v1.train.Saver(names)
+                self._saver.restore(session, checkpoint)
+        except tf.errors.OpError as error:
+            raise UserError(f'cannot restore {checkpoint}: {str(error).splitlines()[0]}') from error

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from inception_mg.config import ConvertConfig
+from inception_mg.config import SOURCES, ConvertConfig
 from inception_mg.errors import UserError
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
 from inception_mg.weights import checkpoints
 from inception_mg.weights.names import AUX_HEAD
-from inception_mg.weights.sources import SOURCES, Weights, check_weights, open_weights
+from inception_mg.weights.sources import Weights, check_weights, open_weights
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]

@@ -1,8 +1,8 @@
 """Trained weights from a file, whoever wrote it, under this project's names.
 
 Four kinds of file: checkpoints with the names of the 2016 program (its own, and ours of Inception v3), checkpoints of
-TF-slim, Keras's InceptionV3 in HDF5 (keras_weights.py), and our checkpoints of any other model. docs/weights.md says how they differ. Values are read by name; graphs
-and programs stored beside them are never loaded.
+TF-slim, Keras's InceptionV3 in HDF5 (keras_weights.py), and our checkpoints of any other model. docs/weights.md says how
+they differ. Values are read by name; graphs and programs stored beside them are never loaded.
 """
 
 import dataclasses
@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from inception_mg.config import SOURCES
 from inception_mg.errors import FlagError, UserError
 from inception_mg.weights import checkpoints, keras_weights, names
 from inception_mg.weights.checkpoints import AVERAGE
 
-SOURCES = {'2016': 'names of the 2016 program', 'slim': 'names of TF-slim', 'keras': "layout of Keras's InceptionV3",
-           'own': 'names of a training by this program'}
 # Last parts of names that mean a weight: a file that has one too many is of another network.
 _WEIGHT_LEAVES = ('weights', 'biases', 'beta', 'gamma', 'moving_mean', 'moving_variance')
 Translate = Callable[[str], str | None]
@@ -25,8 +24,8 @@ Translate = Callable[[str], str | None]
 class Weights:
     """What a file holds for the network, by our names.
 
-    source: a key of SOURCES. shapes: of each variable that the file has. read(name): its value, float32 of that shape.
-    averages: how many of them are moving averages. unknown: weights of the file that the network does not have.
+    source: a key of config.SOURCES. shapes: of each variable that the file has. read(name): its value, float32 of that
+    shape. averages: how many of them are moving averages. unknown: weights of the file that the network does not have.
     other_heads: layers that are no head of ours, in the way unless the heads are left out. ignored: names that are no
     weights (slots of optimizers, steps). notes: what was changed on the way.
     """

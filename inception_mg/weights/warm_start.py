@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from inception_mg.config import SOURCES
 from inception_mg.weights.checkpoints import HEADS
 from inception_mg.weights.names import AUX_HEAD
-from inception_mg.weights.sources import SOURCES, Weights, check_weights, some
+from inception_mg.weights.sources import Weights, check_weights, some
 
 _AUX_CONV = 'aux_logits/Conv/'  # Its kernel is as large as the auxiliary head's grid, so it depends on the image size.
 

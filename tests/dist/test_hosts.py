@@ -1,13 +1,11 @@
 """Host lists, TF_CONFIG and Slurm: who is who, and one line for whatever is wrong."""
 
 import json
-import socket
 
 import pytest
 
 from dist import hosts
-from dist.server import bypass_proxy, check_port, choose_gpus, hide_gpus, is_loopback, open_port_warning, session_config, start_server
-from inception_mg.errors import FlagError, UserError
+from inception_mg.errors import EXIT_FLAGS, FlagError
 
 PS, WORKERS = ('a:1', 'b:2'), ('c:3', 'd:4', 'e:5')
 
@@ -54,7 +52,7 @@ def test_bad_flags_are_refused_in_one_line(ps, workers, job, index, words):
     with pytest.raises(FlagError) as caught:
         hosts.from_flags(ps, workers, job, index)
     assert words in str(caught.value) and '\n' not in str(caught.value)
-    assert caught.value.exit_code == hosts.EXIT_FLAGS
+    assert caught.value.exit_code == EXIT_FLAGS
 
 
 @pytest.mark.parametrize('text, job, index, chief, address', [
@@ -137,84 +135,3 @@ def test_difference():
     assert mine.difference({'ps': list(PS), 'worker': ['c:3']}) == 'the worker list has 1 hosts there and 3 here'
     sparse = hosts.Cluster(PS, ('', 'd:4'), 'worker', 1)
     assert sparse.difference(mine.lists) == '' and mine.difference(sparse.lists) == ''
-
-
-def test_port_in_use():
-    with socket.socket() as holder:
-        holder.bind(('127.0.0.1', 0))
-        holder.listen(1)
-        address = f'127.0.0.1:{holder.getsockname()[1]}'
-        with pytest.raises(UserError, match=f'ps 0 cannot listen on {address}: address already in use'):
-            check_port(address, 'ps 0', patience=0)
-    check_port(address, 'ps 0', patience=0)
-
-
-def test_port_shared_on_purpose_is_in_use_too():
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind(('0.0.0.0', 0))
-        holder.listen(1)
-        with pytest.raises(UserError, match='already in use'):
-            check_port(f'127.0.0.1:{holder.getsockname()[1]}', 'ps 0', patience=0)
-
-
-def test_bypass_proxy():
-    cluster = hosts.Cluster(('10.0.0.1:1', '[::1]:2'), ('c:3', 'c:4'), 'ps', 0)
-    environ = {'no_proxy': 'x'}
-    bypass_proxy(cluster, environ)
-    assert environ == {'no_proxy': 'x'}
-    environ |= {'http_proxy': 'http://p:1'}
-    bypass_proxy(cluster, environ)
-    assert environ['no_grpc_proxy'] == 'x,10.0.0.1,::1,c'
-    environ['no_grpc_proxy'] = 'y'
-    bypass_proxy(cluster, environ)
-    assert environ['no_grpc_proxy'] == 'y,10.0.0.1,::1,c'
-
-
-@pytest.mark.parametrize('shown, numbers, seen', [
-    (None, '', None), (None, '1', '1'), (None, '0, 2', '0,2'), ('4,5,6', '1,2', '5,6'), ('4', '', '4')])
-def test_choose_gpus(shown, numbers, seen):
-    environ = {} if shown is None else {'CUDA_VISIBLE_DEVICES': shown}
-    choose_gpus(numbers, environ)
-    assert environ.get('CUDA_VISIBLE_DEVICES') == seen
-    with pytest.raises(FlagError, match='--gpus=1, but CUDA_VISIBLE_DEVICES=4 shows 1'):
-        choose_gpus('1', {'CUDA_VISIBLE_DEVICES': '4'})
-
-
-def test_a_ps_sees_no_gpu():
-    environ = {'CUDA_VISIBLE_DEVICES': '0,1'}
-    hide_gpus(environ)
-    assert environ['CUDA_VISIBLE_DEVICES'] == '-1'
-
-
-def test_the_server_has_the_options_and_warns_of_its_open_port():
-    """TensorFlow makes the devices with the server's options, not with a session's."""
-    import tensorflow as tf
-
-    from dist.launch.local import free_ports
-    cluster, lines = hosts.Cluster((f'0.0.0.0:{free_ports(1)[0]}',), ('127.0.0.1:9',), 'ps', 0), []
-    base = tf.compat.v1.ConfigProto(device_count={'CPU': 3})
-    base.gpu_options.per_process_gpu_memory_fraction = 0.2
-    server = start_server(cluster, session_config(cluster, base), lines.append)
-    options = server.server_def.default_session_config
-    assert options.gpu_options.per_process_gpu_memory_fraction == 0.2 and options.device_count['GPU'] == 0
-    # Filtered: a session without would wait for the worker, which is not there.
-    with tf.compat.v1.Session(server.target, tf.Graph(), session_config(cluster)) as session:
-        devices = [device.name for device in session.list_devices()]
-    assert len([name for name in devices if 'CPU' in name]) == 3 and not [name for name in devices if 'GPU' in name]
-    assert len(lines) == 2 and 'listens on every network interface, without authentication' in lines[1]
-
-
-def test_session_config():
-    import tensorflow as tf
-    base = tf.compat.v1.ConfigProto(allow_soft_placement=True, device_filters=['/job:x'])
-    config_ps = session_config(hosts.Cluster(PS, WORKERS, 'ps', 0), base)
-    assert config_ps.device_count['GPU'] == 0 and config_ps.allow_soft_placement
-    assert list(config_ps.device_filters) == ['/job:ps/task:0'] and list(base.device_filters) == ['/job:x']
-    assert 'GPU' not in session_config(hosts.Cluster(PS, WORKERS, 'worker', 0), base).device_count
-
-
-def test_open_port_warning():
-    assert all(is_loopback(f'{host}:1') for host in ('127.0.0.2', '[::1]', 'localhost'))
-    assert not is_loopback('10.0.0.1:1')
-    assert 'port 77 listens on every network interface' in open_port_warning('10.0.0.1:77')

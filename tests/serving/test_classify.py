@@ -15,10 +15,10 @@ from inception_mg.data.dataset_builder import build_dataset
 from inception_mg.data.dataset_info import shard_paths
 from inception_mg.data.input_pipeline import evaluation_dataset
 from inception_mg.errors import FlagError, UserError
-from inception_mg.evaluation.evaluate import Weights
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
 from inception_mg.serving import classify as classifying
+from inception_mg.weights.checkpoints import Restorer
 
 v1 = tf.compat.v1
 
@@ -52,7 +52,7 @@ def evaluated(photographs: pathlib.Path, small_model: str, folder: pathlib.Path)
         with v1.variable_scope('', use_resource=True):
             probabilities = inception_v3(images, 4, Layers(False, width=0.05)).end_points['predictions']
         session.run(batches.initializer)
-        Weights(v1.global_variables(), True, '').restore(session, f'{small_model}/model.ckpt-6')
+        Restorer(v1.global_variables(), True, '').restore(session, f'{small_model}/model.ckpt-6')
         names_v, probabilities_v = session.run([names, probabilities])
     return {os.path.basename(name.decode()): row for name, row in zip(names_v, probabilities_v, strict=True)}
 

@@ -16,10 +16,11 @@ from inception_mg.data.dataset_info import shard_paths
 from inception_mg.data.example import parse_example
 from inception_mg.data.input_pipeline import evaluation_dataset
 from inception_mg.errors import FlagError, UserError
-from inception_mg.evaluation.evaluate import Weights, evaluate
+from inception_mg.evaluation.evaluate import evaluate
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
 from inception_mg.serving import export as exporting
+from inception_mg.weights.checkpoints import Restorer
 
 v1 = tf.compat.v1
 
@@ -38,7 +39,7 @@ class Reference:
             with v1.variable_scope('', use_resource=True):
                 logits = inception_v3(images, 4, Layers(False, width=0.05)).logits
             session.run(batches.initializer)
-            Weights(v1.global_variables(), True, '').restore(session, checkpoint)
+            Restorer(v1.global_variables(), True, '').restore(session, checkpoint)
             self.images, self.labels, self.logits = session.run([images, labels, logits])
 
     def agree(self, logits, rows=slice(None), tolerance: float = 1e-5) -> bool:

@@ -2,13 +2,11 @@
 
 import os
 
-import benchmark_peers
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from dist.benchmark import heats
-from dist.benchmark import contenders
+from dist.benchmark import contenders, heats, peers
 from dist.benchmark.race import race, starting
 from dist.benchmark.flops import count_flops
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
@@ -39,7 +37,7 @@ def test_limits_say_how_many_operations_a_step_has():
 def test_input_here_and_in_the_order_of_2016_samples_the_same_crops(three_classes):
     data = DataConfig(data_dir=three_classes, image_size=75, batch_size=2)
     drawn = []
-    for make in (contenders.input_alone, benchmark_peers.input_2016):
+    for make in (contenders.input_alone, peers.input_2016):
         graph = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(contenders, '_repeat', lambda session, fetches, graph=graph: (

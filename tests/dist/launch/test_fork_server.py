@@ -2,11 +2,14 @@
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 
 import pytest
 
+from dist.launch import fork_server, local
 from dist.launch.fork_server import ForkServer
 from inception_mg.errors import UserError
 
@@ -18,7 +21,7 @@ def end(number, frame):
     sys.exit(7)
 signal.signal(signal.SIGTERM, end)
 print('argument', sys.argv[1], 'tensorflow' in sys.modules, flush=True)
-while True:
+for _ in range(600):
     time.sleep(0.1)  # (A signal just before signal.pause() would be missed.)
 '''
 
@@ -48,13 +51,35 @@ def test_its_tasks_are_asked_to_end_when_nobody_is_left_to_ask_it(started):
     wait_text(log, 'asked to end')
 
 
-def test_when_it_is_killed_its_tasks_count_as_lost(started):
-    server, task, log = started
-    try:
+def test_when_it_is_killed_the_launcher_ends_its_tasks_and_says_so(tmp_path):
+    """One of them obeys SIGTERM, the other does not; neither is started again or left behind."""
+    obeys, resists = tmp_path / 'obeys.py', tmp_path / 'resists.py'
+    obeys.write_text(WAITS)
+    resists.write_text('import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint("argument", flush=True)\n'
+                       'signal.alarm(60)\nwhile True:\n signal.pause()')
+    server, lines = ForkServer(), []
+    cluster = local.LocalCluster({'ps 0': [sys.executable, str(resists)],
+                                  'worker 0': [sys.executable, str(obeys), 'one']}, tmp_path, colour=False,
+                                 write=lines.append, start_one=server.start, starter_lost=lambda: server.lost)
+
+    def kill():
+        for name in ('ps_0.log', 'worker_0.log'):
+            wait_text(tmp_path / name, 'argument')
         server._server.send_signal(signal.SIGKILL)
-        assert task.wait(10) == -signal.SIGKILL
-        with pytest.raises(UserError, match='import tensorflow'):
-            server.start([sys.executable, 'no.py'], log, dict(os.environ))
-    finally:
-        os.kill(task.pid, signal.SIGTERM)
-    wait_text(log, 'asked to end')
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert cluster.run() == 1
+    killer.join()
+    assert [line for line in lines if line.startswith('launcher')] == [
+        'launcher | the process that started the tasks has ended: ending all tasks\n']
+    assert 'worker 0 | asked to end\n' in lines
+    assert not any(fork_server._runs(task.process.pid) for task in cluster._tasks.values())
+    with pytest.raises(UserError, match='import tensorflow'):
+        server.start([sys.executable, 'no.py'], tmp_path / 'log', dict(os.environ))
+
+
+def test_a_signal_to_a_task_that_has_just_ended_is_no_error():
+    gone = subprocess.Popen(['true'])
+    gone.wait()
+    fork_server.Process(gone.pid).send_signal(signal.SIGTERM)
