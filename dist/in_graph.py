@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from dist import ps
+from dist import board, ps
 from dist.hosts import Cluster
 from dist.peers import Job, Peers, taking_part
 from dist.server import session_config, start_server
@@ -71,7 +71,7 @@ def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     with stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, unfiltered_config(cluster, machine.session_config), say)
         peers = Peers(cluster, Job({}), config.start_timeout, config.lost_timeout,
-                      lambda: bool(stopper.signal_name), say, boards=ps.connect_all_boards(cluster))
+                      lambda: bool(stopper.signal_name), say, boards=board.connect_all_boards(cluster))
         with tf.Graph().as_default(), taking_part(peers):
             found = find_devices(peers, server.target, unfiltered_config(cluster))
             placement = dataclasses.replace(place(cluster, found, len(machine.placement.devices), devices, options),

@@ -1,6 +1,6 @@
 """What a worker knows of the rest of its cluster, and tells it.
 
-A `Peers` object is a task's view of all boards (see ps.py): it waits for the ps, checks that all tasks
+A `Peers` object is a task's view of all boards (see board.py): it waits for the ps, checks that all tasks
 agree, beats for this worker, and notices who is gone.
 """
 
@@ -15,7 +15,19 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dist import ps
+from dist.board import (
+    BEAT_SECS,
+    DONE,
+    ENDING,
+    FAILED,
+    RUNNING,
+    Board,
+    BoardView,
+    Silence,
+    Unreachable,
+    connect_boards,
+    still_busy,
+)
 from dist.hosts import Cluster
 from dist.server import leave_process
 from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, UserError
@@ -47,7 +59,7 @@ def exit_code(error: BaseException) -> int:
     """The exit code that tells a cluster manager what an error means for this task."""
     if isinstance(error, UserError):
         return error.exit_code
-    lost = (*LOST_ERRORS, tf.errors.CancelledError, tf.errors.DeadlineExceededError, ps.Unreachable)
+    lost = (*LOST_ERRORS, tf.errors.CancelledError, tf.errors.DeadlineExceededError, Unreachable)
     return EXIT_RETRY if isinstance(error, lost) else EXIT_FAILED
 
 
@@ -100,16 +112,16 @@ class Peers:
 
     def __init__(self, cluster: Cluster, job: Job, start_secs: float = 300.0, lost_secs: float = 300.0,
                  stop: Callable[[], bool] = lambda: False, log: Log = print, status_secs: float = 10.0,
-                 boards: Sequence[ps.Board] = ()):
+                 boards: Sequence[Board] = ()):
         self.cluster, self.job, self.start_secs, self.lost_secs = cluster, job, start_secs, lost_secs
         self.stop, self.log, self.status_secs = stop, log, status_secs
         self.lives: list[str] = []    # Of the ps, when the present session was made.
         self.joined = False           # Whether this task was found to belong to the job on the ps.
-        self._boards = list(boards) or ps.connect_boards(cluster)
+        self._boards = list(boards) or connect_boards(cluster)
         clients = self._boards[0].clients
         self._lock = threading.Lock()  # Boards are used by the beating thread too.
-        self._silence = ps.Silence(clients)
-        self._views: list[ps.BoardView] = []
+        self._silence = Silence(clients)
+        self._views: list[BoardView] = []
         self._silent = [0.0] * clients
         self._heard = self._told = time.monotonic()  # When all ps answered last, and when that was said.
         self._over = threading.Event()
@@ -117,8 +129,8 @@ class Peers:
         self._trouble, self._waiting = '', False
         self._signals = Signals()
 
-    def look(self) -> list[ps.BoardView]:
-        """Reads all boards once; raises ps.Unreachable naming the first that does not answer, and
+    def look(self) -> list[BoardView]:
+        """Reads all boards once; raises Unreachable naming the first that does not answer, and
         UserError if a ps belongs to another cluster."""
         with self._lock:
             views = [board.view(functools.partial(self._check_card, board)) for board in self._boards]
@@ -126,7 +138,7 @@ class Peers:
             self._views, self._heard, self._trouble = views, time.monotonic(), ''
         return views
 
-    def _check_card(self, board: ps.Board, card: dict) -> None:
+    def _check_card(self, board: Board, card: dict) -> None:
         difference = self.cluster.difference(card['lists'])
         if card['task'] != board.name and not difference:
             difference = f'it is {card["task"]} there'
@@ -162,7 +174,7 @@ class Peers:
         """Names a ps that does not answer, or returns '' after reading all boards."""
         try:
             self.look()
-        except ps.Unreachable as error:
+        except Unreachable as error:
             return str(error)
         return ''
 
@@ -188,7 +200,7 @@ class Peers:
         """
         self.wait(self.missing_ps, self.start_secs)
         if not self.ready() and self._job_difference():
-            self._over.wait(2.5 * ps.BEAT_SECS)  # Long enough to hear whether the tasks of that job are alive.
+            self._over.wait(2.5 * BEAT_SECS)  # Long enough to hear whether the tasks of that job are alive.
             self.wait(self.missing_ps, self.start_secs)
         if self.cluster.is_chief:
             if self.ready() or any(self._silence.heard[1:]):
@@ -249,7 +261,7 @@ class Peers:
         if self.joined or self.cluster.job != 'worker':
             return
         self.joined = True
-        self._report(ps.RUNNING)
+        self._report(RUNNING)
         self._thread = threading.Thread(target=self._beat, name='beat', daemon=True)
         self._thread.start()
 
@@ -260,10 +272,10 @@ class Peers:
                     for board in self._boards:
                         board.beat(self.cluster.index)
                 self.look()
-            except (ps.Unreachable, UserError) as error:
+            except (Unreachable, UserError) as error:
                 self._trouble = str(error)
                 self._tell_trouble()
-            self._over.wait(ps.BEAT_SECS)
+            self._over.wait(BEAT_SECS)
 
     def _tell_trouble(self) -> None:
         """Says whom this task waits for when its main thread cannot, and ends it when that takes too long.
@@ -287,38 +299,38 @@ class Peers:
         since the session was made, ClusterLost if a ps or the chief is gone for long, UserError if
         another worker failed."""
         views = self._views
-        failed = [worker for worker, report in enumerate(views[0].reports) if report == ps.FAILED]
+        failed = [worker for worker, report in enumerate(views[0].reports) if report == FAILED]
         if failed:
             raise UserError(f'{self.cluster.name} ends because worker {failed[0]} failed: see its log')
         if self._trouble and time.monotonic() - self._heard > self.lost_secs:
             raise ClusterLost(f'{self.cluster.name} gave up after {self.lost_secs:g} s without {self._trouble}')
-        if self._silent[0] > self.lost_secs and views[0].reports[0] in (ps.RUNNING, ps.ENDING):
+        if self._silent[0] > self.lost_secs and views[0].reports[0] in (RUNNING, ENDING):
             raise ClusterLost(f'{self.cluster.name} gave up: the chief has been silent for {self._silent[0]:.0f} s')
         if self.current_lives() != self.lives:
             raise tf.errors.AbortedError(None, None, f'{self.restarted()} was restarted')
 
     def share_trace(self, packed: bytes) -> None:
         """Leaves this worker's trace of a step where the chief finds it; a ps that is gone gets none."""
-        with self._lock, contextlib.suppress(ps.Unreachable):
+        with self._lock, contextlib.suppress(Unreachable):
             self._boards[0].write_trace(self.cluster.index, packed)
 
     def shared_traces(self) -> list[bytes]:
         """For the chief: what other workers have shared so far; [] when ps 0 does not answer."""
-        with self._lock, contextlib.suppress(ps.Unreachable):
+        with self._lock, contextlib.suppress(Unreachable):
             return self._boards[0].read_traces()
         return []
 
     def end_job(self) -> None:
         """For the chief: tells the other workers to end after the step in progress, while it goes on to save."""
-        self._report(ps.ENDING)
+        self._report(ENDING)
 
     def job_ends(self) -> bool:
         """Whether the chief has said that the job ends, as of the last look."""
-        return bool(self._views) and self._views[0].reports[0] in (ps.ENDING, ps.DONE)
+        return bool(self._views) and self._views[0].reports[0] in (ENDING, DONE)
 
     def busy_others(self) -> list[int]:
         """The other workers that are still at it, as of the last look."""
-        return ps.still_busy(self._views[0].reports, self._silent, self._views[0].beats, self.cluster.index)
+        return still_busy(self._views[0].reports, self._silent, self._views[0].beats, self.cluster.index)
 
     def noticing_signals(self) -> contextlib.AbstractContextManager:
         """Within, in the main thread, a signal ends this task also when a ps stands still."""
@@ -337,7 +349,7 @@ class Peers:
     def _report(self, report: int) -> None:
         with self._lock:
             for board in self._boards:
-                with contextlib.suppress(ps.Unreachable):
+                with contextlib.suppress(Unreachable):
                     board.report(self.cluster.index, report)
 
 
@@ -375,14 +387,14 @@ def taking_part(peers: Peers) -> Iterator[Peers]:
     Done after a clean end; failed after an error that a restart would meet again; nothing after a
     signal or the loss of the cluster, since this worker is expected back.
     """
-    report = ps.RUNNING
+    report = RUNNING
     try:
         with peers.noticing_signals():
             yield peers
-        report = ps.RUNNING if peers.stop() else ps.DONE
+        report = RUNNING if peers.stop() else DONE
     except Exception as error:
         if not isinstance(error, Refused) and exit_code(error) in (EXIT_FAILED, EXIT_FLAGS):
-            report = ps.FAILED
+            report = FAILED
         raise
     finally:
         peers.leave(report)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from dist import ps
+from dist import board
 from dist.peers import LOST_ERRORS, ClusterLost, Peers, Stopped
 
 v1 = tf.compat.v1
@@ -37,7 +37,7 @@ class ClusterSession(v1.Session):
             raise tf.errors.AbortedError(None, None, 'a ps was lost') from error
 
     def close(self):
-        ps.bounded(super().close, 1.0)  # Recovery waits for this: longer only helps a ps that is gone.
+        board.bounded(super().close, 1.0)  # Recovery waits for this: longer only helps a ps that is gone.
 
 
 class ClusterSessionCreator(v1.train.SessionCreator):
@@ -61,12 +61,12 @@ class ClusterSessionCreator(v1.train.SessionCreator):
             session = ClusterSession(self._target, self._config, peers)
             try:
                 # The first run opens the session on every ps, and would wait for ever if one goes now.
-                if ps.bounded(lambda session=session: session.run(self._warm_up), 20.0):
+                if board.bounded(lambda session=session: session.run(self._warm_up), 20.0):
                     self._prepare(session, limit, begun)
                     session.run(self._local_init_op)
                     self._made += 1
                     return session
-            except (*LOST_ERRORS, ps.Unreachable) as error:
+            except (*LOST_ERRORS, board.Unreachable) as error:
                 if time.monotonic() - begun > limit:
                     raise ClusterLost(f'{peers.cluster.name} gave up after {limit:g} s: {error}') from error
             session.close()

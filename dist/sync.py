@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from dist.ps import Cell
+from dist.board import Cell
 from inception_mg.errors import EXIT_RETRY, UserError
 
 v1 = tf.compat.v1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
-from dist import ps
+from dist import board, ps
 from dist.hosts import Cluster
 from dist.peers import ClusterLost, Job, Peers, describe_graph, exit_code, taking_part
 from dist.server import session_config, start_server
@@ -78,7 +78,7 @@ def explaining_loss(cluster: Cluster) -> Iterator[None]:
     """Turns errors of a lost cluster into ClusterLost, one line that asks for a restart."""
     try:
         yield
-    except (tf.errors.OpError, ps.Unreachable) as error:
+    except (tf.errors.OpError, board.Unreachable) as error:
         if exit_code(error) != EXIT_RETRY:
             raise
         raise ClusterLost(f'{cluster.name} lost the rest of the cluster: {str(error).splitlines()[0]}') from error

@@ -12,9 +12,9 @@ import tensorflow as tf
 from dist.benchmark.contenders import NUM_OUTPUTS, OPTIMIZER, build_step, synthetic_batch
 from dist.benchmark.flops import count_flops
 from dist.benchmark.race import Contender
+from dist.board import Cell
 from dist.hosts import Cluster
 from dist.in_graph import unfiltered_config
-from dist.ps import Cell
 from dist.server import session_config, start_server
 from dist.sync import SyncReplicas
 from dist.worker import cluster_machine

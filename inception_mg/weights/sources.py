@@ -1,8 +1,8 @@
 """Trained weights from a file, whoever wrote it, under this project's names.
 
 Four kinds of file: checkpoints with the names of the 2016 program (its own, and ours of Inception v3), checkpoints of
-TF-slim, Keras's InceptionV3 in HDF5 (keras_weights.py), and our checkpoints of any other model. docs/weights.md says how
-they differ. Values are read by name; graphs and programs stored beside them are never loaded.
+TF-slim, Keras's InceptionV3 in HDF5 (keras_weights.py), and our checkpoints of any other model. docs/weights.md says
+how they differ. Values are read by name; graphs and programs stored beside them are never loaded.
 """
 
 import dataclasses

@@ -16,7 +16,8 @@ import toy_model
 from dist.hosts import Cluster
 from dist.in_graph import naming_the_reader, place, worker_devices
 from dist.launch.local import free_ports
-from dist.ps import Board, serve
+from dist.board import Board
+from dist.ps import serve
 from inception_mg import checks
 from inception_mg.training import step_records
 from inception_mg.config import DeviceConfig, InGraphConfig, OptimizerConfig, RunConfig
@@ -226,7 +227,7 @@ def test_a_worker_without_its_shards_is_named(target):
         with tf.device(PS[0]), v1.Session(target) as session:
             total = tf.add_n([batch[0] for batch in batches])
             session.run(starts)
-            with pytest.raises(UserError, match='^worker 1 at d:1 cannot read .*: /data/absent.*--data_dir=/data'):
+            with pytest.raises(UserError, match='^worker 1 at d:1 cannot read .*: /data/absent.*must have the same \(/data\)'):
                 with naming_the_reader(CLUSTER, '/data'):
                     session.run(total)
     with pytest.raises(tf.errors.NotFoundError), naming_the_reader(CLUSTER, '/data'):

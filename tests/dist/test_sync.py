@@ -10,7 +10,7 @@ from cluster_harness import ToyCluster
 from toy_task import RATE, SIZE, batch
 
 from dist.launch.local import free_ports
-from dist.ps import Cell
+from dist.board import Cell
 from dist.sync import SyncReplicas
 
 v1 = tf.compat.v1

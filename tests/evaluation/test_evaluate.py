@@ -115,7 +115,7 @@ def test_settings_come_from_the_card_and_the_report_adds_up(trained, tmp_path):
     matrix = np.loadtxt(tmp_path / 'r' / 'confusion_matrix.csv', int, delimiter=',', skiprows=1, usecols=range(1, 5))
     assert matrix.sum(axis=1).tolist() == [3, 3, 3] and np.trace(matrix[:, 1:]) == scores.first
     assert json.loads((tmp_path / 'r' / 'report.json').read_text())['images'] == 9
-    assert any(line.startswith('model      width 0.05, 75 x 75') for line in lines)
+    assert any(line.startswith('model      Inception v3, width 0.05, 75 x 75') for line in lines)
 
 
 def test_no_checkpoint(three_classes, tmp_path):
