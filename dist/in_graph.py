@@ -207,7 +207,8 @@ class _Client:
 
     def work(self, target: str, stopper: Stopper) -> None:
         """Builds the graph of all machines and runs the loop, with sessions of the server at `target`."""
-        step = train.build_inception_step(self.placement, self.source, self.data, self.model, self.optimizer)
+        step = train.build_inception_step(self.placement, self.source, self.data, self.model, self.optimizer,
+                                          operations=self.machine.operations)
         start = train.Start.find(self.run)
         for line in self.start_lines(step, start):
             self.say(line)
@@ -216,7 +217,7 @@ class _Client:
         with tf.device(self.placement.towers[0].host):
             saver, init_fn = train.build_saver(self.run), start.build_init_fn()
             own_hooks = train.chief_hooks(step, self.run, saver, self.data.batch_size, self.source.num_examples,
-                                          self.say)
+                                          self.say, self.machine.operations)
         initialise = build_initialise(
             saver, lambda: newest_checkpoint(self.run.train_dir) or '', v1.global_variables_initializer(),
             init_fn=init_fn)

@@ -120,7 +120,7 @@ def cluster_machine(cluster: Cluster, machine: Machine, wire_dtype: str = 'float
     """This machine's towers as those of a worker: the variables are on the ps. wire_dtype, prefetch: see Placement."""
     placement = dataclasses.replace(between_graph(len(cluster.ps), cluster.index, machine.placement.towers),
                                     wire_dtype=wire_dtype, prefetch=prefetch)
-    return Machine(placement, session_config(cluster, machine.session_config), machine.notes)
+    return machine._replace(placement=placement, session_config=session_config(cluster, machine.session_config))
 
 
 class JoinHook(v1.train.SessionRunHook):
@@ -274,7 +274,7 @@ class _Worker:
         step = train.build_inception_step(
             self.machine.placement, self.source, self.data, self.model, self.optimizer, reader=self.cluster.index,
             readers=len(self.cluster.workers), images_per_update=self.images_per_update,
-            **({'wrap_optimizer': synchronous} if self.config.sync else {}))
+            operations=self.machine.operations, **({'wrap_optimizer': synchronous} if self.config.sync else {}))
         return step, wrapped[0] if wrapped else None
 
     def trace_hook(self, step: TrainStep) -> TraceHook:
@@ -301,7 +301,7 @@ class _Worker:
         with tf.device(self.machine.placement.towers[0].host):
             saver, init_fn = train.build_saver(self.run), start.build_init_fn()
             hooks = train.chief_hooks(with_counts(step, sync), self.run, saver, self.images_per_update,
-                                      self.source.num_examples, self.say)
+                                      self.source.num_examples, self.say, self.machine.operations)
         if sync:
             hooks.append(CountsHook(sync, self.run.log_every_steps, self.say))
         initialise = build_initialise(

@@ -11,6 +11,8 @@ from dist.benchmark.flops import Conv, count_flops, heaviest_convolutions
 from dist.benchmark.race import Contender
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
 from inception_mg.data.input_pipeline import training_dataset
+from inception_mg.fast.choice import operations_for
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
 from inception_mg.model.losses import inception_loss
@@ -43,20 +45,20 @@ def synthetic_dataset_for(data: DataConfig) -> DatasetFor:
 
 
 def build_step(placement: Placement, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
-               **step_options) -> TrainStep:
+               operations: Operations = PLAIN, **step_options) -> TrainStep:
     """The training step of Inception v3 on synthetic input; step_options go to build_train_step."""
     def loss_for(images, labels, tower):
-        return inception_loss(images, labels, NUM_OUTPUTS, model, tower.branches, tower.stages)
+        return inception_loss(images, labels, NUM_OUTPUTS, model, tower.branches, tower.stages, operations=operations)
 
     return build_train_step(placement, synthetic_dataset_for(data), data.batch_size, loss_for, optimizer, NUM_EXAMPLES,
-                            scale_loss=model.compute_dtype == 'float16', **step_options)
+                            scale_loss=model.compute_dtype == 'float16', operations=operations, **step_options)
 
 
 def training(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, devices: DeviceConfig) -> Contender:
     """Training steps on synthetic input, on the devices of this machine that `devices` asks for."""
     machine = local_machine(devices)
     with tf.Graph().as_default() as graph:
-        step = build_step(machine.placement, data, model, optimizer)
+        step = build_step(machine.placement, data, model, optimizer, machine.operations)
         return _steps(step, graph, machine, data.batch_size)
 
 
@@ -64,7 +66,8 @@ def end_to_end(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
     """The same from the distorted images of records."""
     machine, source = local_machine(devices), train.open_training_data(data)
     with tf.Graph().as_default() as graph:
-        step = train.build_inception_step(machine.placement, source, data, model, optimizer)
+        step = train.build_inception_step(machine.placement, source, data, model, optimizer,
+                                          operations=machine.operations)
         contender = _steps(step, graph, machine, data.batch_size)
     return contender._replace(prepare=lambda: contender.run(_AHEAD))
 
@@ -85,8 +88,9 @@ def inference(data: DataConfig, model: ModelConfig, devices: DeviceConfig) -> Co
 
 def input_alone(data: DataConfig) -> Contender:
     """Distorted batches from records and nothing else."""
-    source = train.open_training_data(data)
-    return from_dataset(lambda: training_dataset(source.paths, source.num_examples, data=data), data.batch_size)
+    source, operations = train.open_training_data(data), operations_for(False, print)
+    return from_dataset(lambda: training_dataset(source.paths, source.num_examples, data=data, operations=operations),
+                        data.batch_size)
 
 
 def from_dataset(make: Callable[[], tf.data.Dataset], batch_size: int) -> Contender:

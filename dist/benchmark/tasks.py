@@ -48,7 +48,7 @@ def in_graph_client(cluster: Cluster, data: DataConfig, model: ModelConfig, opti
     placement = in_graph(len(cluster.ps), [[machine.placement.towers[0].device]] * workers)
     data = dataclasses.replace(data, batch_size=data.batch_size * workers)
     with tf.Graph().as_default() as graph:
-        step = build_step(placement, data, model, optimizer)
+        step = build_step(placement, data, model, optimizer, machine.operations)
         run = _Loop(graph, server.target, Machine(placement, config, []), [v1.global_variables_initializer()], step,
                     train.loop_hooks_for(step, _RUN, Stopper()))
         return Contender(run, {'unit': 'images', 'amount': data.batch_size, 'flops': count_flops(graph)})
@@ -68,7 +68,7 @@ def worker(cluster: Cluster, sync: bool, data: DataConfig, model: ModelConfig, o
 
     with tf.Graph().as_default() as graph:
         options = {'wrap_optimizer': synchronous} if sync else {}
-        step = build_step(machine.placement, data, model, optimizer, **options)
+        step = build_step(machine.placement, data, model, optimizer, machine.operations, **options)
         flops = count_flops(graph)
         first = [v1.global_variables_initializer(), *(replicas.reset_op for replicas in wrapped)]
         hooks = [*(replicas.hook for replicas in wrapped), *train.loop_hooks_for(step, _RUN, Stopper())]
@@ -95,7 +95,7 @@ def null_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimize
             return TowerLoss(_loss_with_gradients(weights, ready), {}, [])
 
         step = build_train_step(machine.placement, _labels_alone, 1, loss_for, optimizer, 1,
-                                wrap_optimizer=lambda inner: _PutDown())
+                                wrap_optimizer=lambda inner: _PutDown(), operations=machine.operations)
         first = [v1.global_variables_initializer(),
                  *(cell.write(tf.zeros(shape)) for cell, shape in zip(ready, shapes.values(), strict=True))]
         run = _Loop(graph, server.target, machine, first, step, [])

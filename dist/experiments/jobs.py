@@ -16,6 +16,7 @@ from dist.experiments.servers import servers
 from dist.experiments.waiting import Pause, build_wait
 from dist.sync import SyncReplicas
 from inception_mg.config import OptimizerConfig
+from inception_mg.fast.choice import fast_operations
 from inception_mg.model.losses import TowerLoss
 from inception_mg.placement import CPU, Placement, Tower, between_graph
 from inception_mg.training.towers import DatasetFor, LossFor
@@ -74,7 +75,8 @@ class Client:
 
         with tf.Graph().as_default() as self.graph:
             self.step = build_train_step(placement, dataset_for, batch_size, loss_for, optimizer or OptimizerConfig(),
-                                         num_examples=_FOR_EVER, wrap_optimizer=wrap)
+                                         num_examples=_FOR_EVER, wrap_optimizer=wrap,
+                                         operations=fast_operations()[0])
             self._first = [v1.global_variables_initializer(), *([self.sync.reset_op] if self.sync else [])]
         self.session = servers().session(self.graph, worker, everybody)
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from dist.launch.local import free_ports
 from inception_mg.config import DeviceConfig, ModelConfig, OptimizerConfig
+from inception_mg.fast.choice import fast_operations
 from inception_mg.model.losses import TowerLoss, inception_loss
 from inception_mg.placement import CPU, Placement, Tower, short_device
 from inception_mg.report.plan import laws, plan_step
@@ -95,11 +96,15 @@ def inception_builder(images_per_tower: int, image_size: int, num_classes: int, 
         images = tf.random.stateless_uniform([batch_size, image_size, image_size, 3], [1, 2], -1.0, 1.0)
         return tf.data.Dataset.from_tensors((images, tf.ones([batch_size], tf.int32))).repeat()
 
+    operations, _ = fast_operations()
+
     def loss_for(images: tf.Tensor, labels: tf.Tensor, tower: Tower) -> TowerLoss:
-        return inception_loss(images, labels, num_classes + 1, model, tower.branches, tower.stages)
+        return inception_loss(images, labels, num_classes + 1, model, tower.branches, tower.stages,
+                              operations=operations)
 
     def build(placement: Placement) -> TrainStep:
         return build_train_step(placement, dataset_for, images_per_tower * len(placement.towers), loss_for,
-                                OptimizerConfig(), 1000, scale_loss=model.compute_dtype == 'float16')
+                                OptimizerConfig(), 1000, scale_loss=model.compute_dtype == 'float16',
+                                operations=operations)
 
     return build

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from inception_mg.fast.batch_norm import batch_norm_relu
-from inception_mg.fast.convolution import conv2d
+from inception_mg.fast.operations import PLAIN, Operations
 
 v1 = tf.compat.v1
 
@@ -54,6 +53,7 @@ class Layers:
     batch_norm_epsilon: float = 0.001
     weight_decay: float | None = 0.00004  # None: no L2 losses are made.
     frozen: tuple[str, ...] = ()
+    operations: Operations = PLAIN
     l2_losses: list[tf.Tensor] = dataclasses.field(default_factory=list)
     statistics: list[Statistic] = dataclasses.field(default_factory=list)
 
@@ -86,7 +86,9 @@ class Layers:
 
     def product(self, net: tf.Tensor, kernel: tf.Tensor, stride: int = 1, padding: str = 'SAME') -> tf.Tensor:
         """The convolution of `net` with a kernel of conv_variables, and nothing else."""
-        return (conv2d if self.is_training else tf.nn.conv2d)(net, kernel, stride, padding)
+        if self.is_training and self.operations.conv2d:
+            return self.operations.conv2d(net, kernel, stride, padding)
+        return tf.nn.conv2d(net, kernel, stride, padding)
 
     def activate(self, net: tf.Tensor, made: ConvVariables) -> tf.Tensor:
         """What follows a convolution's product, in the scope of its variables: batch normalisation, ReLU.
@@ -101,7 +103,12 @@ class Layers:
                 return tf.nn.relu(v1.nn.fused_batch_norm(
                     net, gamma, made.beta, mean=made.mean, variance=made.variance, epsilon=self.batch_norm_epsilon,
                     is_training=False)[0])
-            net, mean, variance = batch_norm_relu(net, gamma, made.beta, self.batch_norm_epsilon)
+            if self.operations.batch_norm_relu:
+                net, mean, variance = self.operations.batch_norm_relu(net, gamma, made.beta, self.batch_norm_epsilon)
+            else:
+                net, mean, variance = v1.nn.fused_batch_norm(
+                    net, gamma, made.beta, epsilon=self.batch_norm_epsilon, is_training=True)
+                net = tf.nn.relu(net)
             variance *= _bessel_inverse(net.shape[:-1].num_elements())
         self.statistics.append(Statistic(made.mean, mean, self.batch_norm_decay))
         self.statistics.append(Statistic(made.variance, variance, self.batch_norm_decay))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from inception_mg.config import ModelConfig
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.inception_v3 import inception_v3, scopes_below
 from inception_mg.model.layers import Layers, Statistic
 
@@ -36,7 +37,7 @@ def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: floa
 
 def inception_loss(images: tf.Tensor, labels: tf.Tensor, num_outputs: int, model: ModelConfig,
                    branches: Sequence[str] = ('',), stages: Sequence[str] = ('',),
-                   is_training: bool = True) -> TowerLoss:
+                   is_training: bool = True, operations: Operations = PLAIN) -> TowerLoss:
     """Builds one tower of Inception v3: cross entropy, auxiliary loss and weight decay.
 
     images: float32 [batch, size, size, 3] in [-1, 1]; labels: int32 [batch], 0 = background.
@@ -44,7 +45,7 @@ def inception_loss(images: tf.Tensor, labels: tf.Tensor, num_outputs: int, model
     """
     layers = Layers(is_training, tf.as_dtype(model.compute_dtype), model.width,
                     batch_norm_decay=model.batch_norm_decay, weight_decay=model.weight_decay,
-                    frozen=scopes_below(model.freeze_below))
+                    frozen=scopes_below(model.freeze_below), operations=operations)
     outputs = inception_v3(images, num_outputs, layers, model.dropout_keep_prob, branches, stages)
     parts = {
         'cross_entropy': smoothed_cross_entropy(outputs.logits, labels, model.label_smoothing),

@@ -8,6 +8,8 @@ import tensorflow as tf
 from inception_mg import placement as placements
 from inception_mg.config import DeviceConfig
 from inception_mg.errors import FlagError
+from inception_mg.fast.choice import operations_for
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.placement import Placement
 
 v1 = tf.compat.v1
@@ -15,11 +17,12 @@ v1 = tf.compat.v1
 
 class Machine(NamedTuple):
     """placement: the towers on this machine. session_config: makes its devices. notes: lines that
-    the user should read."""
+    the user should read. operations: the faster forms that its TensorFlow has."""
 
     placement: Placement
     session_config: v1.ConfigProto
     notes: list[str]
+    operations: Operations = PLAIN
 
 
 def local_machine(config: DeviceConfig) -> Machine:
@@ -44,7 +47,8 @@ def local_machine(config: DeviceConfig) -> Machine:
         placement = placements.split_model(groups, config.split_model)
     else:
         placement = placements.multi_gpu(devices)
-    return Machine(placement, session_config(config, count, bool(gpus)), notes)
+    operations = operations_for(config.plain_operations, notes.append)
+    return Machine(placement, session_config(config, count, bool(gpus)), notes, operations)
 
 
 def session_config(config: DeviceConfig, count: int, on_gpus: bool) -> v1.ConfigProto:

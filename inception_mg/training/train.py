@@ -11,6 +11,7 @@ from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, Optimizer
 from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
 from inception_mg.data.input_pipeline import explain_input_error, training_dataset
 from inception_mg.errors import FlagError, UserError
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.inception_v3 import scopes_below
 from inception_mg.model.losses import inception_loss
 from inception_mg.placement import Placement, describe
@@ -44,7 +45,7 @@ def open_training_data(data: DataConfig) -> TrainingData:
 
 def build_inception_step(placement: Placement, source: TrainingData, data: DataConfig, model: ModelConfig,
                          optimizer: OptimizerConfig, *, reader: int = 0, readers: int = 1,
-                         **step_options) -> TrainStep:
+                         operations: Operations = PLAIN, **step_options) -> TrainStep:
     """Builds the training step of Inception v3 over `placement`.
 
     reader, readers: this process reads the reader-th of `readers` parts of the data. step_options go to
@@ -56,14 +57,15 @@ def build_inception_step(placement: Placement, source: TrainingData, data: DataC
 
     def dataset_for(host: int, hosts: int, batch_size: int) -> tf.data.Dataset:
         return training_dataset(source.paths, source.num_examples, data=data, batch_size=batch_size,
-                                first_shard=reader * hosts + host, num_shards=readers * hosts)
+                                first_shard=reader * hosts + host, num_shards=readers * hosts, operations=operations)
 
     def loss_for(images, labels, tower):
-        return inception_loss(images, labels, source.info.num_outputs, model, tower.branches, tower.stages)
+        return inception_loss(images, labels, source.info.num_outputs, model, tower.branches, tower.stages,
+                              operations=operations)
 
     return build_train_step(placement, dataset_for, data.batch_size, loss_for, optimizer,
                             source.num_examples, scale_loss=model.compute_dtype == 'float16',
-                            frozen=scopes_below(model.freeze_below), **step_options)
+                            frozen=scopes_below(model.freeze_below), operations=operations, **step_options)
 
 
 def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, devices: DeviceConfig,
@@ -77,7 +79,7 @@ def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
     machine = local_machine(devices)
     make_directory(run.train_dir, 'train_dir')
     with tf.Graph().as_default():
-        step = build_inception_step(machine.placement, source, data, model, optimizer)
+        step = build_inception_step(machine.placement, source, data, model, optimizer, operations=machine.operations)
         saver = build_saver(run)
         start = Start.find(run)
         for line in [*start_lines(machine.placement, source, data, model, optimizer, step.gradients, data.batch_size),
@@ -99,7 +101,8 @@ def train_here(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
         stopper = hooks.Stopper()
         loop_hooks = [*loop_hooks_for(step, run, stopper),
                       TraceHook(step.global_step, run.trace_step, run.train_dir, say=say),
-                      *chief_hooks(step, run, saver, data.batch_size, source.num_examples, say)]
+                      *chief_hooks(step, run, saver, data.batch_size, source.num_examples, say,
+                                    machine.operations)]
         with stopper.listening(), files_beside(run, source, data, model, stopper):
             run_steps(creator, loop_hooks, step.train_op, source.paths, start.checkpoint)
     return stopper.signal_name
@@ -147,7 +150,7 @@ def loop_hooks_for(step: TrainStep, run: RunConfig, stopper: hooks.Stopper) -> l
 
 
 def chief_hooks(step: TrainStep, run: RunConfig, saver: v1.train.Saver, images_per_update: int,
-                num_examples: int, say: Say = print) -> list[v1.train.SessionRunHook]:
+                num_examples: int, say: Say = print, operations: Operations = PLAIN) -> list[v1.train.SessionRunHook]:
     """What the one process that writes in train_dir needs: status, summaries, checkpoints, an ear for STOP."""
     writer = v1.summary.FileWriter(run.train_dir)
     return [
@@ -155,7 +158,7 @@ def chief_hooks(step: TrainStep, run: RunConfig, saver: v1.train.Saver, images_p
                          summaries.write_scalars_to(writer), say),
         summaries.SummaryHook(step, run.save_summaries_secs, writer),
         hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
-                             run.save_interval_secs, say),
+                             run.save_interval_secs, say, operations),
         hooks.StopFileHook(run.train_dir, say)]
 
 

@@ -1,11 +1,13 @@
 """One training step, told once for every way of running: read, towers, average, apply."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.placement import Placement
 from inception_mg.training import optimizers, towers
 
@@ -36,20 +38,21 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
                      loss_for: towers.LossFor, config: OptimizerConfig, num_examples: int, *,
                      images_per_update: int = 0, scale_loss: bool = False, frozen: Sequence[str] = (),
                      wrap_optimizer: Callable = lambda optimizer: optimizer,
-                     make_optimizer: Callable = optimizers.build_optimizer) -> TrainStep:
+                     make_optimizer: Callable | None = None, operations: Operations = PLAIN) -> TrainStep:
     """Builds the step of this process on the devices of `placement`.
 
     batch_size: images of all towers of this graph. num_examples: images of one epoch.
     images_per_update: images that enter one update if more than this graph's, 0 = batch_size.
     scale_loss: for float16. frozen: beginnings of the names of variables that are not trained; nothing is computed
     backward for them. wrap_optimizer: the seam for synchronous replicas; it gets and returns an
-    object with apply_gradients(gradients_and_variables, global_step). Raises ValueError when the batch
-    cannot be split evenly.
+    object with apply_gradients(gradients_and_variables, global_step). make_optimizer: for another than RMSProp.
+    operations: the faster forms to take (what loss_for builds has its own). Raises ValueError when the batch cannot be
+    split evenly.
     """
     if batch_size % len(placement.towers):
         raise ValueError(f'a batch of {batch_size} cannot be split over {len(placement.towers)} towers')
     host = placement.towers[0].host
-    variables = towers.Variables(placement.variables, frozen, placement.wire_dtype, placement.prefetch)
+    variables = towers.Variables(placement.variables, frozen, placement.wire_dtype, placement.prefetch, operations)
     with variables.on(host):
         global_step = v1.train.create_global_step()
         loss_scale = optimizers.LossScale() if scale_loss else None
@@ -60,19 +63,21 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
     results = towers.build_towers(placement, variables, batches, loss_for,
                                   loss_scale.value if loss_scale else None)
     # 3. The gradients are averaged.
-    gradients = towers.average_gradients(variables, results, placement.wire_dtype)
+    gradients = towers.average_gradients(variables, results, placement.wire_dtype, operations)
     # 4. They are applied beside the variables. The statistics are those of the last tower alone, as in
     #    the 2016 release: one update per step, and the towers do not race for it.
     statistics = results[-1].loss.statistics
-    before = [towers.build_statistics_update(statistics)]
+    before = [towers.build_statistics_update(statistics, operations)]
     if loss_scale:
         gradients, adapt = loss_scale.build_unscale(gradients)
         before.append(adapt)
     learning_rate = optimizers.build_learning_rate(
         config, global_step, images_per_update or batch_size, num_examples)
+    optimizer = (make_optimizer or functools.partial(optimizers.build_optimizer, operations=operations))(
+        config, learning_rate)
     optimizer = wrap_optimizer(optimizers.AveragedOptimizer(
-        make_optimizer(config, learning_rate), config.moving_average_decay,
-        averaged_variables(variables.trainable, [s.variable for s in statistics], variables.frozen)))
+        optimizer, config.moving_average_decay,
+        averaged_variables(variables.trainable, [s.variable for s in statistics], variables.frozen), operations))
     with tf.control_dependencies([*before, learning_rate]):
         train_op = optimizer.apply_gradients(gradients, global_step)
     fills, refills = variables.build_fetches()
