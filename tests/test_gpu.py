@@ -26,8 +26,9 @@ def test_towers_compute_on_gpus_and_variables_stay_on_the_cpu(compute_dtype):
     with tf.Graph().as_default():
         step = build_train_step(
             machine.placement, lambda first, readers, size: tf.data.Dataset.from_tensors(batch).repeat(), 8,
-            lambda images, labels, tower: inception_loss(images, labels, 6, model, tower.branches, tower.stages),
-            OptimizerConfig(), 100, scale_loss=compute_dtype == 'float16')
+            lambda images, labels, tower: inception_loss(images, labels, 6, model, tower.branches, tower.stages,
+                                                         operations=machine.operations),
+            OptimizerConfig(), 100, scale_loss=compute_dtype == 'float16', operations=machine.operations)
         with v1.Session(config=machine.session_config) as session:
             session.run(v1.global_variables_initializer())
             session.run(step.start_input)

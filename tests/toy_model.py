@@ -68,7 +68,7 @@ def dataset_for(count: int):
     return make
 
 
-def make_optimizer(config, learning_rate) -> v1.train.Optimizer:
+def make_optimizer(config, learning_rate, operations) -> v1.train.Optimizer:
     """Plain momentum: easy to write down in numpy."""
     return v1.train.MomentumOptimizer(RATE, MOMENTUM)
 

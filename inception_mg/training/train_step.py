@@ -1,6 +1,5 @@
 """One training step, told once for every way of running: read, towers, average, apply."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -38,16 +37,16 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
                      loss_for: towers.LossFor, config: OptimizerConfig, num_examples: int, *,
                      images_per_update: int = 0, scale_loss: bool = False, frozen: Sequence[str] = (),
                      wrap_optimizer: Callable = lambda optimizer: optimizer,
-                     make_optimizer: Callable | None = None, operations: Operations = PLAIN) -> TrainStep:
+                     make_optimizer: Callable = optimizers.build_optimizer,
+                     operations: Operations = PLAIN) -> TrainStep:
     """Builds the step of this process on the devices of `placement`.
 
     batch_size: images of all towers of this graph. num_examples: images of one epoch.
     images_per_update: images that enter one update if more than this graph's, 0 = batch_size.
     scale_loss: for float16. frozen: beginnings of the names of variables that are not trained; nothing is computed
     backward for them. wrap_optimizer: the seam for synchronous replicas; it gets and returns an
-    object with apply_gradients(gradients_and_variables, global_step). make_optimizer: for another than RMSProp.
-    operations: the faster forms to take (what loss_for builds has its own). Raises ValueError when the batch cannot be
-    split evenly.
+    object with apply_gradients(gradients_and_variables, global_step). operations: the faster forms to take; what
+    loss_for builds chooses its own. Raises ValueError when the batch cannot be split evenly.
     """
     if batch_size % len(placement.towers):
         raise ValueError(f'a batch of {batch_size} cannot be split over {len(placement.towers)} towers')
@@ -73,11 +72,11 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
         before.append(adapt)
     learning_rate = optimizers.build_learning_rate(
         config, global_step, images_per_update or batch_size, num_examples)
-    optimizer = (make_optimizer or functools.partial(optimizers.build_optimizer, operations=operations))(
-        config, learning_rate)
+    # Statistics are averages already; the 2016 release averages them once more, and so do we. Frozen variables have
+    # an average too, which moves towards them: evaluation takes the averages of all.
+    averaged = [*variables.trainable, *(s.variable for s in statistics), *variables.frozen]
     optimizer = wrap_optimizer(optimizers.AveragedOptimizer(
-        optimizer, config.moving_average_decay,
-        averaged_variables(variables.trainable, [s.variable for s in statistics], variables.frozen), operations))
+        make_optimizer(config, learning_rate, operations), config.moving_average_decay, averaged, operations))
     with tf.control_dependencies([*before, learning_rate]):
         train_op = optimizer.apply_gradients(gradients, global_step)
     fills, refills = variables.build_fetches()
@@ -92,11 +91,3 @@ def build_train_step(placement: Placement, dataset_for: towers.DatasetFor, batch
         parts['loss_scale'] = loss_scale.value
     return TrainStep(train_op, loss, parts, learning_rate, global_step, batches[0].images,
                      tf.group(*starts, *fills), gradients)
-
-
-def averaged_variables(trainable: Sequence[tf.Variable], statistics: Sequence[tf.Variable],
-                       frozen: Sequence[tf.Variable] = ()) -> list[tf.Variable]:
-    """The variables that have a moving average: all trainable ones and the batch-norm statistics
-    (which are averages already: the 2016 release averages them once more, and so do we). Those that are frozen have one
-    too, which moves towards them: evaluation takes the averages of all."""
-    return [*trainable, *statistics, *frozen]

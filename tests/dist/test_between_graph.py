@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_model
+from forms import FAST
 
 from dist.launch.local import free_ports
 from dist.sync import SyncReplicas
 from inception_mg.config import OptimizerConfig
+from inception_mg.fast.operations import PLAIN
 from inception_mg.placement import between_graph, multi_gpu, split_model
 from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
 BATCH, STEPS, WORKERS, DECAY = 8, 6, 2, 0.9
+OPERATIONS = [FAST, PLAIN]  # Of each worker: they need not be equal.
 CPUS = ['/device:CPU:0', '/device:CPU:1']
 MACHINES = {'2 towers': multi_gpu(CPUS), 'branches': split_model([CPUS], 'branches')}
 
@@ -45,7 +48,8 @@ class Cluster:
         with tf.Graph().as_default() as graph:
             step = build_train_step(between_graph(2, index, towers), dataset_for, BATCH // WORKERS, toy_model.toy_loss,
                                     OptimizerConfig(moving_average_decay=DECAY), BATCH, images_per_update=BATCH,
-                                    make_optimizer=toy_model.make_optimizer, wrap_optimizer=synchronous)
+                                    make_optimizer=toy_model.make_optimizer, wrap_optimizer=synchronous,
+                                    operations=OPERATIONS[index])
             variables, init = v1.global_variables(), v1.global_variables_initializer()
         session = v1.Session(self.servers[index].target, graph=graph, config=config)
         return {'step': step, 'sync': wrapped[0], 'session': session, 'variables': variables, 'init': init,
@@ -112,4 +116,5 @@ def test_every_operation_is_on_a_ps_or_on_its_worker_and_weights_cross_once(clus
         pulled = [node for node in nodes if node.op == '_Recv' and '/job:ps' in node.attr['send_device'].s.decode()
                   and '/job:worker' in node.attr['recv_device'].s.decode()
                   and node.attr['tensor_type'].type == tf.float32.as_datatype_enum]
-        assert len([node for node in pulled if 'fetch' in node.attr['tensor_name'].s.decode()]) == 2  # One of each ps.
+        fetched = [node for node in pulled if 'fetch' in node.attr['tensor_name'].s.decode()]
+        assert len(fetched) == (2 if OPERATIONS[index] is FAST else len(toy_model.SHAPES))  # One of each ps, or all.

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_model
+from forms import FAST
 
 from dist.hosts import Cluster
 from dist.in_graph import naming_the_reader, place, worker_devices
@@ -60,7 +61,8 @@ def parts(first: int, readers: int, batch_size: int) -> tf.data.Dataset:
 
 def build(placement: Placement) -> TrainStep:
     return build_train_step(placement, parts, BATCH, toy_model.toy_loss,
-                            OptimizerConfig(moving_average_decay=0.9), BATCH, make_optimizer=toy_model.make_optimizer)
+                            OptimizerConfig(moving_average_decay=0.9), BATCH, make_optimizer=toy_model.make_optimizer,
+                            operations=FAST)
 
 
 def started(target: str, step: TrainStep) -> v1.Session:

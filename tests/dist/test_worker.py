@@ -4,12 +4,14 @@ import dataclasses
 
 import pytest
 import tensorflow as tf
+from forms import FAST
 
 from dist import worker as workers
 from dist.hosts import Cluster
 from dist.peers import ClusterLost, Peers, describe_graph
 from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError
+from inception_mg.fast.operations import PLAIN
 from inception_mg.training import train
 from inception_mg.training.devices import local_machine
 from inception_mg.training.hooks import CheckpointHook
@@ -123,6 +125,14 @@ def test_the_job_is_all_that_a_graph_and_a_schedule_follow_from(three_classes, t
     assert chief.settings['--width'] == '0.05' and chief.settings['--initial_learning_rate'] == '0.1'
     data = job(two_classes).settings['the training set in --data_dir']
     assert data.startswith('16 images of 2 classes') and data != chief.settings['the training set in --data_dir']
+
+
+@pytest.mark.parametrize('plain', [False, True])
+def test_a_worker_takes_the_operations_that_its_flag_chooses(three_classes, monkeypatch, plain):
+    built = []
+    monkeypatch.setattr(train, 'build_train_step', lambda *args, **options: built.append(options['operations']))
+    make_worker(three_classes, 0, DeviceConfig(plain_operations=plain)).build()
+    assert built == [PLAIN if plain else FAST]
 
 
 def test_workers_read_every_image_once_and_no_two_the_same(three_classes, monkeypatch):

@@ -4,6 +4,7 @@ import golden
 import numpy as np
 import pytest
 import tensorflow as tf
+from forms import FAST
 
 from inception_mg.config import ModelConfig, OptimizerConfig
 from inception_mg.errors import UserError
@@ -95,10 +96,10 @@ def build(placement, is_training: bool):
     images, labels = batch()
 
     def loss_for(part, targets, tower):
-        return inception_loss(part, targets, 6, NARROW, tower.branches, tower.stages, is_training)
+        return inception_loss(part, targets, 6, NARROW, tower.branches, tower.stages, is_training, FAST)
 
     return build_train_step(placement, lambda first, readers, size: tf.data.Dataset.from_tensors(
-        (images, labels)).repeat(), len(labels), loss_for, OptimizerConfig(), 100)
+        (images, labels)).repeat(), len(labels), loss_for, OptimizerConfig(), 100, operations=FAST)
 
 
 def load_weights(session, variables):

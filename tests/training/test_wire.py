@@ -103,7 +103,7 @@ def test_bfloat16_halves_the_bytes_of_weights_and_gradients(target, operations):
 def test_prefetched_weights_cost_the_same_bytes_and_nothing_waits_for_them(target):
     # (The toy's momentum does not bear gradients that are a step old.)
     losses_v, metadata, step = train(target, dataclasses.replace(PLACEMENT, prefetch=True), 60,
-                                     lambda config, rate: v1.train.GradientDescentOptimizer(0.05))
+                                     lambda *args: v1.train.GradientDescentOptimizer(0.05))
     assert losses_v[0] == pytest.approx(toy_model.numpy_run(BATCH, 1)[0][0], rel=1e-5)
     assert losses_v[-1] < losses_v[0] / 2, 'it does not learn'
     _, plain, _ = train(target, PLACEMENT, 0)
