@@ -112,7 +112,7 @@ def cluster_machine(cluster: Cluster, machine: Machine, wire_dtype: str = 'float
     """This machine's towers as those of a worker: the variables are on the ps. wire_dtype, prefetch: see Placement."""
     placement = dataclasses.replace(between_graph(len(cluster.ps), cluster.index, machine.placement.towers),
                                     wire_dtype=wire_dtype, prefetch=prefetch)
-    return Machine(placement, session_config(cluster, machine.session_config), machine.notes)
+    return machine._replace(placement=placement, session_config=session_config(cluster, machine.session_config))
 
 
 class JoinHook(v1.train.SessionRunHook):

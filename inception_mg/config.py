@@ -128,6 +128,9 @@ class DeviceConfig:
     gpu_memory_fraction: float = option(
         0.0, 'Share of each GPU\'s memory to take, 0 to 1. 0 = grow as needed.')
     log_device_placement: bool = option(False, 'Print the device of every operation.')
+    plain_operations: bool = option(
+        False, 'Use the plain form of every operation that has a faster twin (to read, to compare, or when a new '
+        'TensorFlow breaks a fast one). Tasks of one cluster may differ in it.')
 
 
 @dataclasses.dataclass(frozen=True)

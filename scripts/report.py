@@ -29,11 +29,12 @@ def main() -> int:
     checks.check_data(config.DataConfig(data_dir='none', image_size=size), model.model)
     with common.quiet_import():
         from dist.experiments.rehearsal import rehearse
+        from inception_mg.fast.choice import fast_operations
         from inception_mg.report.page import text_overview, text_report
         from inception_mg.report.summary import summarise
         from inception_mg.report.ways import ways_of
         from inception_mg.training.image_task import synthetic_task
-    task, ways = synthetic_task(report.images_per_tower, size, report.num_classes, model), []
+    task, ways = synthetic_task(report.images_per_tower, size, report.num_classes, model, fast_operations()[0]), []
     for way in ways_of(report):
         ways.append(summarise(way, rehearse(way, task), report.network_gbits))
         print('\n'.join(text_report(ways[-1])))

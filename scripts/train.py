@@ -22,9 +22,11 @@ def main() -> int:
     if devices.log_device_placement:
         os.environ['TF_CPP_MIN_LOG_LEVEL'] = '0'  # TensorFlow prints the placement at its INFO level.
     with common.quiet_import():
+        from inception_mg.fast.choice import operations_for
         from inception_mg.training.image_task import image_task
         from inception_mg.training.train import train_here
-    signal_name = train_here(image_task(data, model, optimizer), devices, run)
+    task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print))
+    signal_name = train_here(task, devices, run)
     return EXIT_SIGTERM if signal_name else 0
 
 

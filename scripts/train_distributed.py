@@ -39,9 +39,11 @@ def main() -> int:
     choose_gpus(settings.gpus, os.environ)
     with common.quiet_import():
         from dist.worker import run_worker
+        from inception_mg.fast.choice import operations_for
         from inception_mg.training.image_task import image_task
     devices = common.from_flags(config.DeviceConfig)
-    return run_worker(cluster, image_task(data, model, optimizer), devices, run, settings)
+    task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print))
+    return run_worker(cluster, task, devices, run, settings)
 
 
 def serve(cluster: hosts.Cluster, settings: config.ClusterConfig) -> int:

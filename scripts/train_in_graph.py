@@ -46,9 +46,11 @@ def main() -> int:
         checks.check_run(run, optimizer)
     with common.quiet_import():
         from dist import in_graph
+        from inception_mg.fast.choice import operations_for
         from inception_mg.training.image_task import image_task, open_training_data
     if cluster.is_chief:
-        return in_graph.run_client(cluster, image_task(data, model, optimizer), devices, run, options, settings)
+        task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print))
+        return in_graph.run_client(cluster, task, devices, run, options, settings)
     if cluster.job == 'worker':
         print(f'data       {data.data_dir}: {len(open_training_data(data).paths)} shards')
     return in_graph.serve(cluster, devices, options, settings)

@@ -8,8 +8,10 @@ import golden
 import numpy as np
 import pytest
 import tensorflow as tf
+from forms import FORMS, in_both_forms
 
 from inception_mg.config import ModelConfig
+from inception_mg.fast.operations import Operations
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
 from inception_mg.model.losses import classification_loss
@@ -66,17 +68,18 @@ def test_every_end_point(evaluated):
 class Run:
     """Loss, gradients and one update from the rule's weights, all fetched."""
 
-    def __init__(self, images: np.ndarray, labels: np.ndarray, is_training: bool):
+    def __init__(self, images: np.ndarray, labels: np.ndarray, is_training: bool, operations: Operations):
         model = ModelConfig(dropout_keep_prob=1.0)
 
         def dataset_for(first, readers, size):
             return tf.data.Dataset.from_tensors((images, labels)).repeat()
 
         def loss_for(batch, tower):
-            return classification_loss(*batch, OUTPUTS, model, is_training=is_training)
+            return classification_loss(*batch, OUTPUTS, model, is_training=is_training, operations=operations)
 
         with tf.Graph().as_default():
-            step = build_train_step(one_device(), Task(dataset_for, loss_for, 1000, len(labels)))
+            step = build_train_step(one_device(), Task(dataset_for, loss_for, 1000, len(labels),
+                                                        operations=operations))
             variables = v1.global_variables()
             with v1.Session() as session:
                 session.run(v1.global_variables_initializer())
@@ -91,14 +94,14 @@ class Run:
                 self.second_loss_v = session.run(step.loss)
 
 
-@pytest.fixture(scope='module')
-def evalbn():
-    return Run(golden.images(), golden.LABELS, is_training=False)
+@pytest.fixture(scope='module', params=FORMS)
+def evalbn(request):
+    return Run(golden.images(), golden.LABELS, is_training=False, operations=FORMS[request.param])
 
 
-@pytest.fixture(scope='module')
-def train_b2():
-    return Run(golden.images(), golden.LABELS, is_training=True)
+@pytest.fixture(scope='module', params=FORMS)
+def train_b2(request):
+    return Run(golden.images(), golden.LABELS, is_training=True, operations=FORMS[request.param])
 
 
 def check_losses(run: Run, figures: dict, rtol: float):
@@ -158,11 +161,13 @@ def test_names_in_a_checkpoint(train_b2):
     assert len(train_b2.after_v) == 2 * 388 + 2 * 196 + 1
 
 
-def test_losses_and_logits_of_eight_smooth_images():
+@in_both_forms
+def test_losses_and_logits_of_eight_smooth_images(operations):
     images, figures = golden.smooth_images(), golden.FIGURES['train_b8s']
-    with tf.Graph().as_default():
+    with tf.Graph().as_default(), tf.device('/device:CPU:0'):
         model = ModelConfig(dropout_keep_prob=1.0)
-        loss = classification_loss(tf.constant(images), tf.constant(golden.LABELS_8), OUTPUTS, model)
+        loss = classification_loss(tf.constant(images), tf.constant(golden.LABELS_8), OUTPUTS, model,
+                                   operations=operations)
         graph = tf.compat.v1.get_default_graph()
         logits = graph.get_tensor_by_name('logits/logits/add:0')
         with v1.Session() as session:

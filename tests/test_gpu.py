@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from forms import FAST
 
 from inception_mg.config import DeviceConfig, ModelConfig
 from inception_mg.model.losses import classification_loss
@@ -27,8 +28,9 @@ def test_towers_compute_on_gpus_and_variables_stay_on_the_cpu(compute_dtype):
     with tf.Graph().as_default():
         step = build_train_step(machine.placement, Task(
             lambda part, parts, size: tf.data.Dataset.from_tensors(batch).repeat(),
-            lambda part, tower: classification_loss(*part, 6, model, tower.branches, tower.stages), 100, 8,
-            scale_loss=compute_dtype == 'float16'))
+            lambda part, tower: classification_loss(*part, 6, model, tower.branches, tower.stages,
+                                                    operations=FAST), 100, 8,
+            scale_loss=compute_dtype == 'float16', operations=FAST))
         with v1.Session(config=machine.session_config) as session:
             session.run(v1.global_variables_initializer())
             session.run(step.start_input)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_model
+from forms import in_both_forms
 
 from inception_mg.config import OptimizerConfig
 from inception_mg.errors import FlagError, UserError
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.placement import Placement, multi_gpu, one_device, split_model
 from inception_mg.training import step_records
 from inception_mg.training.task import Task
@@ -32,9 +34,10 @@ PLACEMENTS = {
 every_placement = pytest.mark.parametrize('name', PLACEMENTS)
 
 
-def build(placement: Placement) -> TrainStep:
+def build(placement: Placement, operations: Operations = PLAIN) -> TrainStep:
     return build_train_step(placement, Task(toy_model.dataset_for(BATCH), toy_model.toy_loss, BATCH, BATCH,
-                                            OptimizerConfig(moving_average_decay=0.9), toy_model.make_optimizer))
+                                            OptimizerConfig(moving_average_decay=0.9), toy_model.make_optimizer,
+                                            operations=operations))
 
 
 def session() -> v1.Session:
@@ -46,9 +49,9 @@ def start(sess: v1.Session, step: TrainStep) -> None:
     sess.run(step.start_input)
 
 
-def traced_step(placement: Placement) -> tuple[TrainStep, v1.RunMetadata]:
+def traced_step(placement: Placement, operations: Operations) -> tuple[TrainStep, v1.RunMetadata]:
     with tf.Graph().as_default():
-        step = build(placement)
+        step = build(placement, operations)
         with session() as sess:
             start(sess, step)
             metadata = v1.RunMetadata()
@@ -56,12 +59,13 @@ def traced_step(placement: Placement) -> tuple[TrainStep, v1.RunMetadata]:
     return step, metadata
 
 
+@in_both_forms
 @every_placement
-def test_same_losses_as_numpy_at_every_step(name):
+def test_same_losses_as_numpy_at_every_step(name, operations):
     placement = PLACEMENTS[name]
     losses, values = toy_model.numpy_run(BATCH, STEPS, len(placement.towers))
     with tf.Graph().as_default():
-        step = build(placement)
+        step = build(placement, operations)
         with session() as sess:
             start(sess, step)
             losses_v = [sess.run([step.loss, step.train_op])[0] for _ in range(STEPS)]
@@ -72,31 +76,34 @@ def test_same_losses_as_numpy_at_every_step(name):
     assert values_v['global_step'] == STEPS
 
 
+@in_both_forms
 @every_placement
-def test_one_set_of_variables_whatever_the_towers(name):
-    def names(placement):
+def test_one_set_of_variables_whatever_the_towers(name, operations):
+    def names(placement, operations=PLAIN):
         with tf.Graph().as_default():
-            build(placement)
+            build(placement, operations)
             return [v.name for v in v1.global_variables()]
-    assert names(PLACEMENTS[name]) == names(one_device())
+    assert names(PLACEMENTS[name], operations) == names(one_device())
     assert not [n for n in names(PLACEMENTS[name]) if n.startswith('tower_')]
 
 
+@in_both_forms
 @every_placement
-def test_variables_slots_and_averages_on_the_variable_device(name):
+def test_variables_slots_and_averages_on_the_variable_device(name, operations):
     placement = PLACEMENTS[name]
     with tf.Graph().as_default() as graph:
-        build(placement)
+        build(placement, operations)
         handles = [op for op in graph.get_operations() if op.type == 'VarHandleOp']
         # 4 weights and the statistic, their 5 averages, 4 momenta, global_step.
         assert len(handles) == 5 + 5 + 4 + 1
         assert {op.device for op in handles} == set(placement.variables)
 
 
+@in_both_forms
 @every_placement
-def test_every_operation_on_its_device(name):
+def test_every_operation_on_its_device(name, operations):
     placement = PLACEMENTS[name]
-    _, metadata = traced_step(placement)
+    _, metadata = traced_step(placement, operations)
     where = step_records.devices_of_ops(metadata)
     toy_model.check_tower_devices(placement, where)
     for number, tower in enumerate(placement.towers):
@@ -107,10 +114,11 @@ def test_every_operation_on_its_device(name):
     assert not elsewhere
 
 
+@in_both_forms
 @pytest.mark.parametrize('name', ['one device', '1 tower', '2 towers', '4 towers'])
-def test_bytes_per_step_as_predicted(name):
+def test_bytes_per_step_as_predicted(name, operations):
     placement = PLACEMENTS[name]
-    _, metadata = traced_step(placement)
+    _, metadata = traced_step(placement, operations)
     towers = len(placement.towers)
     images = 4 * BATCH // towers * (toy_model.INPUTS + 1)  # Inputs and targets, float32.
     expected = {}
@@ -121,11 +129,12 @@ def test_bytes_per_step_as_predicted(name):
     assert step_records.bytes_between(step_records.transfers(metadata)) == expected
 
 
+@in_both_forms
 @pytest.mark.parametrize('name', ['branches', 'stages', '2 towers of 2 branches', '2 towers of 2 stages'])
-def test_bytes_of_a_split_model(name):
+def test_bytes_of_a_split_model(name, operations):
     """Weights cross once to the one device that uses them, and only activations cross inside."""
     placement = PLACEMENTS[name]
-    _, metadata = traced_step(placement)
+    _, metadata = traced_step(placement, operations)
     moved = step_records.bytes_between(step_records.transfers(metadata))
     share = BATCH // len(placement.towers)
     scalar = 4

@@ -12,6 +12,8 @@ from dist.benchmark.race import Contender
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
 from inception_mg.data.input_pipeline import training_dataset
 from inception_mg.errors import FlagError
+from inception_mg.fast.choice import operations_for
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.layers import Layers
 from inception_mg.model.losses import classification_loss
 from inception_mg.model.networks import network
@@ -64,13 +66,13 @@ def synthetic_dataset_for(data: DataConfig) -> DatasetFor:
 
 
 def build_step(placement: Placement, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
-               **step_options) -> TrainStep:
+               operations: Operations = PLAIN, **step_options) -> TrainStep:
     """The training step of Inception v3 on synthetic input; step_options go to build_train_step."""
     def loss_for(batch, tower):
-        return classification_loss(*batch, NUM_OUTPUTS, model, tower.branches, tower.stages)
+        return classification_loss(*batch, NUM_OUTPUTS, model, tower.branches, tower.stages, operations=operations)
 
     task = Task(synthetic_dataset_for(data), loss_for, NUM_EXAMPLES, data.batch_size, optimizer,
-                scale_loss=model.compute_dtype == 'float16')
+                scale_loss=model.compute_dtype == 'float16', operations=operations)
     return build_train_step(placement, task, **step_options)
 
 
@@ -78,7 +80,7 @@ def training(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, d
     """Training steps on synthetic input, on the devices of this machine that `devices` asks for."""
     machine = local_machine(devices)
     with tf.Graph().as_default() as graph:
-        step = build_step(machine.placement, data, model, optimizer)
+        step = build_step(machine.placement, data, model, optimizer, operations_for(False, print))
         return _steps(step, graph, machine, data.batch_size)
 
 
@@ -86,7 +88,7 @@ def end_to_end(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
     """The same from the distorted images of records."""
     machine = local_machine(devices)
     with tf.Graph().as_default() as graph:
-        step = build_train_step(machine.placement, image_task(data, model, optimizer))
+        step = build_train_step(machine.placement, image_task(data, model, optimizer, operations_for(False, print)))
         contender = _steps(step, graph, machine, data.batch_size)
     return contender._replace(prepare=lambda: contender.run(_AHEAD))
 
@@ -108,8 +110,9 @@ def inference(data: DataConfig, model: ModelConfig, devices: DeviceConfig) -> Co
 
 def input_alone(data: DataConfig) -> Contender:
     """Distorted batches from records and nothing else."""
-    source = open_training_data(data)
-    return from_dataset(lambda: training_dataset(source.paths, source.num_examples, data=data), data.batch_size)
+    source, operations = open_training_data(data), operations_for(False, print)
+    return from_dataset(lambda: training_dataset(source.paths, source.num_examples, data=data, operations=operations),
+                        data.batch_size)
 
 
 def from_dataset(make: Callable[[], tf.data.Dataset], batch_size: int) -> Contender:
@@ -140,10 +143,10 @@ def convolutions(data: DataConfig, model: ModelConfig, devices: DeviceConfig) ->
     device's convolutions can do at best in these shapes and this dtype."""
     machine = local_machine(devices)
     dtype = tf.as_dtype(model.compute_dtype)
-    with tf.Graph().as_default() as network:
+    with tf.Graph().as_default() as whole:
         layers = Layers(True, dtype, model.width)
         network(model.model).build(synthetic_batch(data, data.batch_size)[0], NUM_OUTPUTS, layers, model)
-        heaviest = heaviest_convolutions(network, HEAVIEST)
+        heaviest = heaviest_convolutions(whole, HEAVIEST)
     with tf.Graph().as_default() as graph, tf.device(machine.placement.towers[0].device):
         done = _one_after_another([part for conv in heaviest for part in _forward_and_backward(conv, dtype)])
         session = _session(machine)

@@ -19,6 +19,7 @@ from dist.server import session_config, start_server
 from dist.sync import SyncReplicas
 from dist.worker import cluster_machine
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
+from inception_mg.fast.choice import operations_for
 from inception_mg.model.losses import TowerLoss, classification_loss
 from inception_mg.placement import bytes_of, in_graph
 from inception_mg.training import train
@@ -61,7 +62,7 @@ def in_graph_client(cluster: Cluster, data: DataConfig, model: ModelConfig, opti
     placement = in_graph(len(cluster.ps), [[machine.placement.towers[0].device]] * workers)
     data = dataclasses.replace(data, batch_size=data.batch_size * workers)
     with tf.Graph().as_default() as graph:
-        step = build_step(placement, data, model, optimizer)
+        step = build_step(placement, data, model, optimizer, operations_for(False, print))
         run = _Loop(graph, server.target, Machine(placement, config, []), [v1.global_variables_initializer()], step,
                     train.loop_hooks_for(step, _RUN, Stopper()))
         return Contender(run, {'unit': 'images', 'amount': data.batch_size, 'flops': count_flops(graph)})
@@ -81,7 +82,7 @@ def worker(cluster: Cluster, sync: bool, data: DataConfig, model: ModelConfig, o
 
     with tf.Graph().as_default() as graph:
         options = {'wrap_optimizer': synchronous} if sync else {}
-        step = build_step(machine.placement, data, model, optimizer, **options)
+        step = build_step(machine.placement, data, model, optimizer, operations_for(False, print), **options)
         flops = count_flops(graph)
         first = [v1.global_variables_initializer(), *(replicas.reset_op for replicas in wrapped)]
         hooks = [*(replicas.hook for replicas in wrapped), *train.loop_hooks_for(step, _RUN, Stopper())]
@@ -107,8 +108,8 @@ def null_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimize
                        for name, shape in shapes.items()]
             return TowerLoss(_loss_with_gradients(weights, ready))
 
-        step = build_train_step(machine.placement, Task(_labels_alone, loss_for, 1, 1, optimizer),
-                                wrap_optimizer=lambda inner: _PutDown())
+        task = Task(_labels_alone, loss_for, 1, 1, optimizer, operations=operations_for(False, print))
+        step = build_train_step(machine.placement, task, wrap_optimizer=lambda inner: _PutDown())
         first = [v1.global_variables_initializer(),
                  *(cell.write(tf.zeros(shape)) for cell, shape in zip(ready, shapes.values(), strict=True))]
         run = _Loop(graph, server.target, machine, first, step, [])

@@ -16,6 +16,7 @@ from dist.experiments.servers import servers
 from dist.experiments.waiting import Pause, build_wait
 from dist.sync import SyncReplicas
 from inception_mg.config import OptimizerConfig
+from inception_mg.fast.choice import fast_operations
 from inception_mg.placement import CPU, Placement, Tower, between_graph
 from inception_mg.training.task import Task
 from inception_mg.training.towers import DatasetFor, LossFor
@@ -72,7 +73,8 @@ class Client:
             return self.sync
 
         with tf.Graph().as_default() as self.graph:
-            task = Task(dataset_for, loss_for, _FOR_EVER, batch_size, optimizer or OptimizerConfig())
+            task = Task(dataset_for, loss_for, _FOR_EVER, batch_size, optimizer or OptimizerConfig(),
+                        operations=fast_operations()[0])
             self.step = build_train_step(placement, task, wrap_optimizer=wrap)
             self._first = [v1.global_variables_initializer(), *([self.sync.reset_op] if self.sync else [])]
         self.session = servers().session(self.graph, worker, everybody)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from dist.benchmark.contenders import NUM_OUTPUTS, build_step
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
+from inception_mg.fast.choice import fast_operations
 from inception_mg.model.losses import classification_loss
 from inception_mg.placement import CPU, bytes_of, one_device
 from inception_mg.training.devices import session_config
@@ -50,7 +51,7 @@ def step_seconds_here(batch_size: int, steps: int, size: int = 299) -> float:
     """
     data = DataConfig(batch_size=batch_size, image_size=size)
     with tf.Graph().as_default():
-        step = build_step(one_device(), data, ModelConfig(), OptimizerConfig())
+        step = build_step(one_device(), data, ModelConfig(), OptimizerConfig(), fast_operations()[0])
         with v1.Session(config=session_config(DeviceConfig(), 1, on_gpus=False)) as session:
             session.run(v1.global_variables_initializer())
             session.run(step.start_input)

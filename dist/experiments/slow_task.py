@@ -34,13 +34,14 @@ def main(arguments: Sequence[str]) -> int:
     hide_gpus(os.environ)
     from dist import worker
     from inception_mg import config
+    from inception_mg.fast.choice import fast_operations
     from inception_mg.training.image_task import image_task
     if cluster.job == 'ps':
         return worker.run_ps(cluster, config.ClusterConfig())
     task = image_task(config.DataConfig(data_dir=flags.data_dir, batch_size=2, image_size=75, distort=False,
                                         num_preprocess_threads=1, num_readers=1),
                       config.ModelConfig(width=0.05, batch_norm_decay=0.9),
-                      config.OptimizerConfig(initial_learning_rate=0.01))
+                      config.OptimizerConfig(initial_learning_rate=0.01), fast_operations()[0])
     return worker.run_worker(
         cluster, task, config.DeviceConfig(), config.RunConfig(train_dir=flags.train_dir, log_every_steps=1000),
         config.ClusterConfig(), more_hooks=[slow_device(flags.wait_secs)])

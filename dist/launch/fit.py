@@ -35,6 +35,7 @@ from inception_mg.config import (
     option,
 )
 from inception_mg.errors import EXIT_FAILED, EXIT_SIGTERM, FlagError, UserError
+from inception_mg.fast.operations import PLAIN
 from inception_mg.training.task import Task
 
 
@@ -89,6 +90,8 @@ def run(task: Task, flags: argparse.Namespace, cluster: hosts.Cluster | None, ar
     """The one thing that the flags ask for; returns the exit code."""
     if flags.launch:
         return launch(flags, argv)
+    if flags.plain_operations:
+        task = task.plain() if task.plain else dataclasses.replace(task, operations=PLAIN)
     task = dataclasses.replace(task, optimizer=part(flags, OptimizerConfig),
                                batch_size=flags.batch_size or task.batch_size)
     if flags.evaluate or flags.export_dir:

@@ -6,11 +6,11 @@ has half_pixel_centers=False). Every random number comes from the seed of the im
 images does not depend on how many of them are made at the same time.
 """
 
-import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
+
+from inception_mg.fast.operations import PLAIN, Operations
 
 # The 2016 release ran a multiple of four threads and let thread i resize by method i % 4 and order the
 # colours by i % 2. So four pairs occur, equally often, not eight.
@@ -46,7 +46,7 @@ def resize_for_evaluation(image: tf.Tensor, image_size: int) -> tf.Tensor:
 
 
 def distort_for_training(encoded: tf.Tensor, bbox: tf.Tensor, image_size: int, variant: tf.Tensor,
-                         seed: tf.Tensor) -> tf.Tensor:
+                         seed: tf.Tensor, operations: Operations = PLAIN) -> tf.Tensor:
     """Returns a random crop of a JPEG, resized, flipped and recoloured, within [-1, 1].
 
     `encoded` is a scalar string, `bbox` float32 [1, n, 4] (ymin, xmin, ymax, xmax as shares of the image;
@@ -60,7 +60,7 @@ def distort_for_training(encoded: tf.Tensor, bbox: tf.Tensor, image_size: int, v
     image = _to_unit_range(decode_crop(encoded, window))
     image = resize_by_variant(image, image_size, variant)
     image = tf.cond(draws[0] < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
-    return distort_colours(image, _draw_colours(draws[1:]), variant)
+    return distort_colours(image, _draw_colours(draws[1:]), variant, operations)
 
 
 def sample_crop(shape: tf.Tensor, bbox: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -98,66 +98,24 @@ def resize_by_variant(image: tf.Tensor, image_size: int, variant: tf.Tensor) -> 
         lambda method=method: _resize(image, image_size, method) for method in METHODS])
 
 
-def distort_colours(image: tf.Tensor, colours: Colours, variant: tf.Tensor) -> tf.Tensor:
+def distort_colours(image: tf.Tensor, colours: Colours, variant: tf.Tensor, operations: Operations = PLAIN
+                    ) -> tf.Tensor:
     """Returns a float32 image [height, width, 3] of [0, 1] recoloured, cut off at 0 and 1, and stretched to [-1, 1].
 
     After the brightness an even variant changes saturation, hue, contrast; an odd one contrast,
-    saturation, hue. The values are those of TensorFlow's adjust_* operations one after another, also where
-    these leave [0, 1]. `image` has a static shape.
+    saturation, hue. `image` has a static shape.
     """
-    return tf.cond(tf.equal(variant % 2, 0),
-                   lambda: _saturation_hue_contrast(image, colours), lambda: _contrast_saturation_hue(image, colours))
+    if operations.recolour:
+        return operations.recolour(image, *colours, tf.equal(variant % 2, 0))
+    image = tf.image.adjust_brightness(image, colours.brightness)
 
+    def change_saturation_and_hue(image: tf.Tensor) -> tf.Tensor:
+        return tf.image.adjust_hue(tf.image.adjust_saturation(image, colours.saturation), colours.hue)
 
-# One pass of compiled code costs a fifth of the passes of the operations. It works on planes, a channel each:
-# XLA divides work between threads by rows, and code for anything less regular is not made of vector instructions.
-_compiled = functools.partial(tf.function, autograph=False, jit_compile=tf.test.is_built_with_xla())
-
-
-@_compiled
-def _saturation_hue_contrast(image: tf.Tensor, colours: Colours) -> tf.Tensor:
-    planes = _change_saturation_and_hue([plane + colours.brightness for plane in tf.unstack(image, axis=2)], colours)
-    means = [tf.reduce_mean(_mean_of_rows(plane)) for plane in planes]
-    return _join([(plane - mean) * colours.contrast + mean for plane, mean in zip(planes, means, strict=True)])
-
-
-@_compiled
-def _contrast_saturation_hue(image: tf.Tensor, colours: Colours) -> tf.Tensor:
-    height, width, _ = image.shape
-    means = tf.reduce_mean(tf.reshape(_mean_of_rows(tf.reshape(image, [height, width * 3])), [width, 3]), axis=0)
-    shifts = tf.unstack(means * (1.0 - colours.contrast) + colours.brightness)
-    return _join(_change_saturation_and_hue([plane * colours.contrast + shift for plane, shift in zip(
-        tf.unstack(image, axis=2), shifts, strict=True)], colours))
-
-
-def _change_saturation_and_hue(planes: Sequence[tf.Tensor], colours: Colours) -> list[tf.Tensor]:
-    """As adjust_saturation and then adjust_hue, with one way to HSV and back."""
-    red, green, blue = planes
-    value = tf.maximum(tf.maximum(red, green), blue)
-    chroma = value - tf.minimum(tf.minimum(red, green), blue)
-    per_chroma = 1.0 / tf.where(chroma > 0.0, chroma, 1.0)
-    sixths = 6.0 * colours.hue + tf.where(
-        tf.equal(value, red), (green - blue) * per_chroma,
-        tf.where(tf.equal(value, green), (blue - red) * per_chroma + 2.0, (red - green) * per_chroma + 4.0))
-    sixths -= 6.0 * tf.floor(sixths / 6.0)
-    # A saturation of more than 1, and any of a colour that is nowhere positive, is cut off.
-    chroma = tf.clip_by_value(chroma * colours.saturation, 0.0, tf.maximum(value, 0.0))
-
-    def channel(share: tf.Tensor) -> tf.Tensor:
-        return value - chroma * (1.0 - tf.clip_by_value(share, 0.0, 1.0))
-
-    return [channel(tf.abs(sixths - 3.0) - 1.0), channel(2.0 - tf.abs(sixths - 2.0)),
-            channel(2.0 - tf.abs(sixths - 4.0))]
-
-
-def _join(planes: Sequence[tf.Tensor]) -> tf.Tensor:
-    return _to_model_range(tf.clip_by_value(tf.transpose(tf.stack(planes), [1, 2, 0]), 0.0, 1.0))
-
-
-def _mean_of_rows(x: tf.Tensor) -> tf.Tensor:
-    """The mean [1, n] of the rows of x [m, n]. A product, which XLA makes much faster than its sums."""
-    rows = x.shape[0]
-    return tf.matmul(tf.fill([1, rows], 1.0 / rows), x)
+    image = tf.cond(tf.equal(variant % 2, 0),
+                    lambda: tf.image.adjust_contrast(change_saturation_and_hue(image), colours.contrast),
+                    lambda: change_saturation_and_hue(tf.image.adjust_contrast(image, colours.contrast)))
+    return _to_model_range(tf.clip_by_value(image, 0.0, 1.0))
 
 
 def _draw_colours(draws: tf.Tensor) -> Colours:

@@ -25,6 +25,7 @@ from inception_mg.config import DataConfig
 from inception_mg.data import distortions
 from inception_mg.data.example import parse_example
 from inception_mg.errors import UserError
+from inception_mg.fast.operations import PLAIN, Operations
 
 MAX_SKIPPED_IN_A_ROW = 1000  # So that a set without one readable image ends instead of spinning.
 _READ_AHEAD = 4  # Batches made ahead of the step.
@@ -44,7 +45,7 @@ class Damage(NamedTuple):
 
 
 def training_dataset(paths: Sequence[str], num_records: int, *, data: DataConfig, batch_size: int = 0,
-                     first_shard: int = 0, num_shards: int = 1) -> tf.data.Dataset:
+                     first_shard: int = 0, num_shards: int = 1, operations: Operations = PLAIN) -> tf.data.Dataset:
     """Returns batches of distorted images for ever: this reader's part, shuffled anew each epoch.
 
     Reader `first_shard` of `num_shards` reads the files first_shard, first_shard + num_shards, ...; with
@@ -59,7 +60,7 @@ def training_dataset(paths: Sequence[str], num_records: int, *, data: DataConfig
     _check_part(paths, num_records, first_shard, num_shards)
     seed = data.data_seed or int.from_bytes(os.urandom(4), 'little') // 2 + 1
     records = _shuffled_records(paths, num_records, data, seed, first_shard, num_shards)
-    images = _prepare_all(records.repeat(), _training_function(data, seed, first_shard),
+    images = _prepare_all(records.repeat(), _training_function(data, seed, first_shard, operations),
                           data.num_preprocess_threads, data.skip_damaged_records)
     batches = images.map(_without_filename).batch(batch_size or data.batch_size, drop_remainder=True)
     return _with_order(batches.prefetch(_READ_AHEAD), fixed=bool(data.data_seed))
@@ -197,7 +198,7 @@ def _read(files: tf.data.Dataset, num_readers: int) -> tf.data.Dataset:
                             deterministic=True)
 
 
-def _training_function(data: DataConfig, seed: int, first_shard: int) -> Prepare:
+def _training_function(data: DataConfig, seed: int, first_shard: int, operations: Operations) -> Prepare:
     def prepare(index: tf.Tensor, serialized: tf.Tensor):
         record = parse_example(serialized)
         if not data.distort:
@@ -206,7 +207,8 @@ def _training_function(data: DataConfig, seed: int, first_shard: int) -> Prepare
         pair = tf.stack([tf.constant(seed, tf.int64), first_shard * _READER_STRIDE + index])
         # Drawn, not counted: towers that take every n-th image must not see one resize method only.
         variant = tf.random.stateless_uniform([], pair, 0, distortions.NUM_VARIANTS, tf.int32)
-        image = distortions.distort_for_training(record.encoded, record.bbox, data.image_size, variant, pair)
+        image = distortions.distort_for_training(record.encoded, record.bbox, data.image_size, variant, pair,
+                                                 operations)
         return image, record.label, record.filename
 
     return prepare

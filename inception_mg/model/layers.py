@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from inception_mg.fast.batch_norm import batch_norm_relu
-from inception_mg.fast.convolution import conv2d
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.tower_loss import Statistic
 
 v1 = tf.compat.v1
@@ -45,6 +44,7 @@ class Layers:
     batch_norm_epsilon: float = 0.001
     weight_decay: float | None = 0.00004  # None: no L2 losses are made.
     frozen: tuple[str, ...] = ()
+    operations: Operations = PLAIN
     l2_losses: list[tf.Tensor] = dataclasses.field(default_factory=list)
     statistics: list[Statistic] = dataclasses.field(default_factory=list)
 
@@ -81,7 +81,9 @@ class Layers:
 
     def product(self, net: tf.Tensor, kernel: tf.Tensor, stride: int = 1, padding: str = 'SAME') -> tf.Tensor:
         """The convolution of `net` with a kernel of conv_variables, and nothing else."""
-        return (conv2d if self.is_training else tf.nn.conv2d)(net, kernel, stride, padding)
+        if self.is_training and self.operations.conv2d:
+            return self.operations.conv2d(net, kernel, stride, padding)
+        return tf.nn.conv2d(net, kernel, stride, padding)
 
     def activate(self, net: tf.Tensor, made: ConvVariables, relu: bool = True) -> tf.Tensor:
         """What follows a convolution's product, in its variables' scope: batch normalisation and, if `relu`, ReLU.
@@ -96,9 +98,10 @@ class Layers:
                 net = v1.nn.fused_batch_norm(net, gamma, made.beta, mean=made.mean, variance=made.variance,
                                              epsilon=self.batch_norm_epsilon, is_training=False)[0]
                 return tf.nn.relu(net) if relu else net
-            if relu and made.gamma is None:
-                net, mean, variance = batch_norm_relu(net, gamma, made.beta, self.batch_norm_epsilon)
-            else:  # The joint operation has neither a gradient for gamma nor a form without ReLU.
+            joint = self.operations.batch_norm_relu
+            if joint and relu and made.gamma is None:  # It has neither a gradient for gamma nor a form without ReLU.
+                net, mean, variance = joint(net, gamma, made.beta, self.batch_norm_epsilon)
+            else:
                 net, mean, variance = v1.nn.fused_batch_norm(net, gamma, made.beta, epsilon=self.batch_norm_epsilon,
                                                              is_training=True)
                 net = tf.nn.relu(net) if relu else net

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from inception_mg.config import ModelConfig
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.layers import Layers
 from inception_mg.model.networks import network
 from inception_mg.model.tower_loss import TowerLoss
@@ -24,7 +25,7 @@ def smoothed_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, smoothing: floa
 
 def classification_loss(images: tf.Tensor, labels: tf.Tensor, num_outputs: int, model: ModelConfig,
                         branches: Sequence[str] = ('',), stages: Sequence[str] = ('',),
-                        is_training: bool = True) -> TowerLoss:
+                        is_training: bool = True, operations: Operations = PLAIN) -> TowerLoss:
     """Builds one tower of the network `model.model`: cross entropy, auxiliary loss (if it has that head), weight decay.
 
     images: float32 [batch, size, size, 3] in [-1, 1]; labels: int32 [batch], 0 = background.
@@ -33,7 +34,7 @@ def classification_loss(images: tf.Tensor, labels: tf.Tensor, num_outputs: int, 
     net = network(model.model)
     layers = Layers(is_training, tf.as_dtype(model.compute_dtype), model.width,
                     batch_norm_decay=model.batch_norm_decay, weight_decay=model.weight_decay,
-                    frozen=net.scopes_below(model.freeze_below))
+                    frozen=net.scopes_below(model.freeze_below), operations=operations)
     outputs = net.build(images, num_outputs, layers, model, branches, stages)
     parts = {'cross_entropy': smoothed_cross_entropy(outputs.logits, labels, model.label_smoothing)}
     if outputs.aux_logits is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from inception_mg.errors import UserError
-from inception_mg.fast.nodes import Nodes
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.run_dir.run_state import STOP_FILE, stop_request
 from inception_mg.training.train_step import TrainStep
 from inception_mg.weights.checkpoints import newest_checkpoint, step_of
@@ -152,10 +152,10 @@ class CheckpointHook(v1.train.SessionRunHook):
     """
 
     def __init__(self, saver: v1.train.Saver, variables: Sequence[tf.Variable], global_step: tf.Variable,
-                 train_dir: str, every_secs: float, say: Callable[[str], None] = print):
+                 train_dir: str, every_secs: float, say: Callable[[str], None] = print, operations: Operations = PLAIN):
         self._saver, self._global_step = saver, global_step
         self._train_dir, self._every_secs, self._say = train_dir, every_secs, say
-        self._finite = build_finite(variables)
+        self._finite = build_finite(variables, operations)
         self._saved_step, self._next = None, None
 
     def after_create_session(self, session, coord):
@@ -192,23 +192,20 @@ class CheckpointHook(v1.train.SessionRunHook):
         self._say(f'saved {path}')
 
 
-def build_finite(variables: Sequence[tf.Variable]) -> dict[str, tf.Tensor]:
+def build_finite(variables: Sequence[tf.Variable], operations: Operations = PLAIN) -> dict[str, tf.Tensor]:
     """Name of each floating variable -> a float32 scalar, computed beside it, that is finite if all its values are.
 
     Half the sum of squares: two operations for a variable instead of a dozen, and no value of a training that goes
     well comes near 1e19, where the square overflows.
     """
-    nodes, graph, sums = Nodes(), v1.get_default_graph(), {}
+    floating, sums = [variable for variable in variables if variable.dtype.is_floating], {}
     with tf.name_scope('finite') as scope:
-        pass
-    for variable in variables:
-        if variable.dtype.is_floating:
-            name = f'{scope}{variable.op.name}'
-            value = nodes.add_float('ReadVariableOp', f'{name}/value', variable.device,
-                                    [nodes.given(variable.handle)], 'dtype')
-            sums[variable.op.name] = nodes.add_float('L2Loss', name, variable.device, [value])
-    nodes.build()
-    return {name: graph.get_operation_by_name(total).outputs[0] for name, total in sums.items()}
+        if operations.build_finite:
+            return operations.build_finite(floating, scope)
+        for variable in floating:
+            with tf.device(variable.device):
+                sums[variable.op.name] = tf.nn.l2_loss(variable.read_value())
+    return sums
 
 
 def duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ from inception_mg.config import DataConfig, ModelConfig, OptimizerConfig
 from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
 from inception_mg.data.input_pipeline import explain_input_error, training_dataset
 from inception_mg.errors import FlagError
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.losses import classification_loss
 from inception_mg.model.networks import network
 from inception_mg.model.tower_loss import TowerLoss
@@ -35,36 +36,41 @@ def open_training_data(data: DataConfig) -> TrainingData:
     return TrainingData(info, paths, info.num_images('train'))
 
 
-def synthetic_task(images_per_step: int, image_size: int, num_classes: int, model: ModelConfig) -> Task:
+def synthetic_task(images_per_step: int, image_size: int, num_classes: int, model: ModelConfig,
+                   operations: Operations = PLAIN) -> Task:
     """The training of `model` on made-up images, the same in every step; nothing is read."""
     def dataset_for(part: int, parts: int, batch_size: int) -> tf.data.Dataset:
         images = tf.random.stateless_uniform([batch_size, image_size, image_size, 3], [1, 2], -1.0, 1.0)
         return tf.data.Dataset.from_tensors((images, tf.ones([batch_size], tf.int32))).repeat()
 
     def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
-        return classification_loss(*batch, num_classes + 1, model, tower.branches, tower.stages)
+        return classification_loss(*batch, num_classes + 1, model, tower.branches, tower.stages,
+                                   operations=operations)
 
     return Task(dataset_for, loss_for, 1000, images_per_step, scale_loss=model.compute_dtype == 'float16',
+                operations=operations,
                 title=f'{network(model.model).title}, width {model.width:g}, {num_classes} classes, '
                       f'{image_size} x {image_size}, {model.compute_dtype}')
 
 
-def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig) -> Task:
+def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, operations: Operations = PLAIN
+               ) -> Task:
     """The training of `model` on the records in data.data_dir; UserError when they are not there."""
     source = open_training_data(data)
     classes, net = source.info.classes, network(model.model)
 
     def dataset_for(part: int, parts: int, batch_size: int) -> tf.data.Dataset:
         return training_dataset(source.paths, source.num_examples, data=data, batch_size=batch_size,
-                                first_shard=part, num_shards=parts)
+                                first_shard=part, num_shards=parts, operations=operations)
 
     def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
-        return classification_loss(*batch, source.info.num_outputs, model, tower.branches, tower.stages)
+        return classification_loss(*batch, source.info.num_outputs, model, tower.branches, tower.stages,
+                                   operations=operations)
 
     hint = bfloat16_hint(model.compute_dtype)
     card = model_card.make_card(data, model, classes)
     return Task(
-        dataset_for, loss_for, source.num_examples, data.batch_size, optimizer,
+        dataset_for, loss_for, source.num_examples, data.batch_size, optimizer, operations=operations,
         frozen=net.scopes_below(model.freeze_below), scale_loss=model.compute_dtype == 'float16',
         title=f'{net.title}, width {model.width:g}, {data.image_size} x {data.image_size}, {model.compute_dtype}',
         source=f'{data.data_dir}: {source.num_examples} images of {len(classes)} classes in {len(source.paths)} shards',

@@ -1,11 +1,11 @@
 """RMSProp with its schedule, the moving averages that follow it, and loss scaling for float16."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig
-from inception_mg.fast.nodes import Nodes
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.weights.checkpoints import AVERAGE
 
 v1 = tf.compat.v1
@@ -26,29 +26,11 @@ def build_learning_rate(config: OptimizerConfig, global_step: tf.Variable, image
                                           config.learning_rate_decay_factor, staircase=True)
 
 
-def build_optimizer(config: OptimizerConfig, learning_rate: tf.Tensor) -> v1.train.Optimizer:
+def build_optimizer(config: OptimizerConfig, learning_rate: tf.Tensor, operations: Operations = PLAIN
+                    ) -> v1.train.Optimizer:
     """RMSProp as inception_train.py has it: decay 0.9, momentum 0.9, epsilon 1."""
-    return RMSProp(learning_rate, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
-
-
-class RMSProp(v1.train.RMSPropOptimizer):
-    """TensorFlow's RMSProp, whose slots are made all at once (see Nodes)."""
-
-    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
-        nodes = Nodes()
-        for variable in var_list:
-            # The names and the initial values that the class gives them.
-            for slot, value in ((f'{variable.op.name}/RMSProp', 1.0), (f'{variable.op.name}/RMSProp_1', 0.0)):
-                initial = nodes.add_value(value, variable.shape, f'{slot}/Initializer', variable.device)
-                nodes.add_variable(slot, variable.device, variable.shape, initial)
-        made = nodes.build()
-
-        def made_or_new(getter: Callable, name: str, *args, **kwargs) -> tf.Variable:
-            name = name.removesuffix('/')
-            return made[name] if name in made else getter(name, *args, **kwargs)
-
-        with v1.variable_scope(v1.get_variable_scope(), custom_getter=made_or_new):
-            super()._create_slots(var_list)
+    make = operations.make_optimizer or v1.train.RMSPropOptimizer
+    return make(learning_rate, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
 
 
 class AveragedOptimizer:
@@ -59,8 +41,9 @@ class AveragedOptimizer:
     process or a synchronous cluster's chief, moves the averages exactly once per update.
     """
 
-    def __init__(self, optimizer: v1.train.Optimizer, decay: float, averaged: Sequence[tf.Variable]):
-        self._optimizer, self._decay, self._averaged = optimizer, decay, list(averaged)
+    def __init__(self, optimizer: v1.train.Optimizer, decay: float, averaged: Sequence[tf.Variable],
+                 operations: Operations = PLAIN):
+        self._optimizer, self._decay, self._averaged, self._operations = optimizer, decay, list(averaged), operations
 
     def apply_gradients(self, gradients: GradientsAndVariables, global_step: tf.Variable) -> tf.Operation:
         """Returns the operation: update, global_step + 1, averages.
@@ -70,10 +53,11 @@ class AveragedOptimizer:
         """
         update = self._optimizer.apply_gradients(gradients, global_step=global_step)
         with tf.control_dependencies([update]):
-            return build_averages_update(self._decay, self._averaged, global_step)
+            return build_averages_update(self._decay, self._averaged, global_step, self._operations)
 
 
-def build_averages_update(decay: float, averaged: Sequence[tf.Variable], global_step: tf.Variable) -> tf.Operation:
+def build_averages_update(decay: float, averaged: Sequence[tf.Variable], global_step: tf.Variable,
+                          operations: Operations = PLAIN) -> tf.Operation:
     """Makes an average beside each variable and returns the operation that moves all of them.
 
     The names and the arithmetic of tf.train.ExponentialMovingAverage with num_updates=global_step. That
@@ -83,40 +67,36 @@ def build_averages_update(decay: float, averaged: Sequence[tf.Variable], global_
     with tf.name_scope('averages') as scope, tf.device(global_step.device):
         updates = tf.cast(global_step.read_value(), tf.float32)
         rest = 1 - tf.minimum(decay, (1 + updates) / (10 + updates))
-    nodes = Nodes()
-    names = [nodes.add_variable(variable.op.name + AVERAGE, variable.device, variable.shape,
-                                nodes.given(variable.initial_value)) for variable in averaged]
-    made = nodes.build()
-    return build_moves([(made[name], variable, rest) for name, variable in zip(names, averaged, strict=True)],
-                       scope)
+    averages = (operations.build_averages or build_averages)(averaged, AVERAGE)
+    return build_moves([(average, variable, rest) for average, variable in zip(averages, averaged, strict=True)],
+                       scope, operations)
 
 
-def build_moves(moves: Sequence[tuple[tf.Variable, tf.Variable | tf.Tensor, tf.Tensor | float]], scope: str
-                ) -> tf.Operation:
+def build_averages(averaged: Sequence[tf.Variable], suffix: str) -> list[tf.Variable]:
+    """A variable beside each, that begins with its initial value; suffix: what their names end in."""
+    made = []
+    for variable in averaged:
+        with tf.device(variable.device), tf.control_dependencies(None):
+            made.append(v1.get_variable(variable.op.name + suffix, initializer=variable.initial_value, trainable=False,
+                                        use_resource=True))
+    return made
+
+
+def build_moves(moves: Sequence[tuple[tf.Variable, tf.Variable | tf.Tensor, tf.Tensor | float]], scope: str,
+                operations: Operations = PLAIN) -> tf.Operation:
     """The operation that moves float32 variables towards goals, each by a share of the way between them: variable <-
-    variable - share (variable - goal), beside the variable and when the share is known.
+    variable - share (variable - goal), beside the variable and after what is waited for here.
 
     moves: (variable, goal, share). scope: the name scope of the operations, as tf.name_scope gives it.
     """
-    nodes, here = Nodes(), {}
+    if operations.build_moves:
+        return operations.build_moves(moves, scope)
+    moved = []
     for variable, goal, share in moves:
-        device, key = variable.device, (variable.device, share if isinstance(share, float) else share.name)
-        if key not in here:
-            with tf.device(device), tf.name_scope(scope):
-                here[key] = tf.identity(share, 'share')
-        name, known = f'{scope}{variable.op.name}', nodes.given(here[key], wait=True)
-        handle = nodes.given(variable.handle)
-        value = nodes.add_float('ReadVariableOp', f'{name}/value', device, [handle, known], 'dtype')
-        if isinstance(goal, tf.Variable):
-            to = nodes.add_float('ReadVariableOp', f'{name}/goal', device, [nodes.given(goal.handle), known], 'dtype')
-        else:
-            to = nodes.given(goal)
-        delta = nodes.add_float('Sub', f'{name}/way', device, [value, to])
-        nodes.add_float('ResourceApplyGradientDescent', f'{name}/move', device,
-                        [handle, nodes.given(here[key]), delta], use_locking=v1.AttrValue(b=True))
-    nodes.build()
-    graph = v1.get_default_graph()
-    return tf.group(*(graph.get_operation_by_name(f'{scope}{variable.op.name}/move') for variable, *_ in moves))
+        with tf.device(variable.device), tf.name_scope(scope):
+            goal = goal.read_value() if isinstance(goal, tf.Variable) else goal
+            moved.append(variable.assign_sub(share * (variable.read_value() - goal), read_value=False))
+    return tf.group(*moved)
 
 
 class LossScale:

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig
 from inception_mg.errors import UserError
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.tower_loss import TowerLoss
 from inception_mg.placement import Tower
-from inception_mg.training.optimizers import build_optimizer
 
 v1 = tf.compat.v1
 Batch = object  # A tensor or a structure of tensors, as a tf.data.Dataset has them.
@@ -42,7 +42,9 @@ class Task:
     loss_for(batch, tower): builds one copy of the model on its share of a batch: a float32 scalar, or a TowerLoss. Its
         variables are made by tf.compat.v1.get_variable. tower: see placement.Tower; most models leave it alone.
     num_examples: of one epoch. batch_size: examples per step of one process, a multiple of its towers.
-    optimizer: settings of the schedule, the averages and RMSProp; make_optimizer: another optimizer for them.
+    optimizer: settings of the schedule, the averages and RMSProp; make_optimizer: another optimizer than RMSProp.
+    operations: the faster forms that the step takes; what loss_for builds chooses its own. plain(): this task in plain
+        operations throughout; None where `operations` is all there is to change.
     frozen: beginnings of the names of variables that are not trained. scale_loss: for float16.
     title, source: the model and the examples, on the screen. notes: lines that the user should read.
     settings: what must be equal on all workers of a cluster, besides max_steps and what is in this value itself.
@@ -56,7 +58,9 @@ class Task:
     num_examples: int
     batch_size: int
     optimizer: OptimizerConfig = OptimizerConfig()
-    make_optimizer: MakeOptimizer = build_optimizer
+    make_optimizer: MakeOptimizer | None = None
+    operations: Operations = PLAIN
+    plain: Callable[[], 'Task'] | None = None
     frozen: tuple[str, ...] = ()
     scale_loss: bool = False
     title: str = 'of your own'

@@ -3,13 +3,14 @@ gradients, (and in train_step.py) apply them. Each follows a Placement and asks 
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from inception_mg.errors import UserError
-from inception_mg.fast.nodes import build_variable
+from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.tower_loss import Statistic, TowerLoss
 from inception_mg.placement import CPU, Placement, Tower, host_of
 from inception_mg.training import wire
@@ -60,17 +61,17 @@ class Variables:
     """
 
     def __init__(self, devices: Sequence[str], frozen_scopes: Sequence[str] = (), wire_dtype: str = 'float32',
-                 prefetch: bool = False):
+                 prefetch: bool = False, operations: Operations = PLAIN):
         """devices: one device, or the tasks 0, 1, ... of one job; ValueError for other lists. Initial
         values are computed beside the variable. wire_dtype, prefetch: see Placement."""
         self.trainable: list[tf.Variable] = []
         self.frozen: list[tf.Variable] = []
         self._frozen_scopes = tuple(frozen_scopes)
-        self._wire_dtype = wire_dtype
-        self._ways: wire.Reads | wire.Copies = wire.Copies() if prefetch else wire.Reads()
+        self._get = operations.variable_getter() if operations.variable_getter else get_resource
+        self._ways = (wire.Copies if prefetch else operations.reads or wire.Reads)(
+            functools.partial(wire.fetch, dtype=wire_dtype, operations=operations))
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
-        self._plain: dict[str, tf.Variable] = {}
         self._setter = _device_setter(devices)
 
     @contextlib.contextmanager
@@ -86,7 +87,7 @@ class Variables:
             # Inner scopes go first: under '/device:GPU:1' the setter would put the variable on the
             # GPU of the ps. Control dependencies go too: a read belongs to the whole step.
             with tf.device(None), v1.device(self._setter), tf.control_dependencies(None):
-                variable = self._variable(getter, name, *args, **kwargs)
+                variable = self._get(getter, name, *args, **kwargs)
             frozen = name.startswith(self._frozen_scopes)
             if name not in self._made and (frozen or variable.trainable):
                 self._made.add(name)
@@ -98,18 +99,6 @@ class Variables:
 
         with v1.variable_scope(v1.get_variable_scope(), custom_getter=read_once, reuse=v1.AUTO_REUSE), tf.device(host):
             yield reads
-
-    def _variable(self, getter: Callable, name: str, shape=None, dtype=None, initializer=None, trainable=None,
-                  collections=None, **kwargs) -> tf.Variable:
-        """What v1.get_variable is asked for."""
-        if name not in self._plain:
-            if collections or not callable(initializer):
-                return getter(name, shape, dtype, initializer, trainable=trainable, collections=collections,
-                              **(kwargs | {'use_resource': True}))
-            self._plain[name] = build_variable(name, shape, tf.as_dtype(dtype), initializer, trainable is not False)
-        if not self._plain[name].shape.is_compatible_with(shape):
-            raise ValueError(f'the variable {name} has the shape {self._plain[name].shape}, not {shape}')
-        return self._plain[name]
 
     def read(self, variable: tf.Variable, host: str) -> tf.Tensor:
         """The value of `variable` as read by `host` in this step."""
@@ -131,7 +120,12 @@ class Variables:
     def build_fetches(self) -> tuple[list[tf.Operation], list[tf.Operation]]:
         """Lets what was read cross to the hosts; call it when all towers are built. Under prefetch, returns what fills
         the copies before the first step, and what fetches the weights of the next one during each; else nothing."""
-        return self._ways.build_fetches(self._wire_dtype)
+        return self._ways.build_fetches()
+
+
+def get_resource(getter: Callable, name: str, *args, **kwargs) -> tf.Variable:
+    """The variable that v1.get_variable is asked for; a custom getter, see v1.variable_scope."""
+    return getter(name, *args, **(kwargs | {'use_resource': True}))
 
 
 def read_batches(placement: Placement, dataset_for: DatasetFor, batch_size: int
@@ -185,8 +179,8 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
     return results
 
 
-def average_gradients(variables: Variables, towers: Sequence[TowerGradients], wire_dtype: str = 'float32'
-                      ) -> list[tuple[tf.Tensor, tf.Variable]]:
+def average_gradients(variables: Variables, towers: Sequence[TowerGradients], wire_dtype: str = 'float32',
+                      operations: Operations = PLAIN) -> list[tuple[tf.Tensor, tf.Variable]]:
     """Means over the towers, the sums of what they contribute: within each host on its CPU, then beside the variable.
 
     So a host sends one gradient per variable however many towers it has. Every tower weighs the same. wire_dtype: of
@@ -202,7 +196,7 @@ def average_gradients(variables: Variables, towers: Sequence[TowerGradients], wi
             sums.append(tf.add_n(gradients) if len(gradients) > 1 else gradients[0])
     with tf.name_scope('average'):
         sums = wire.carry(sums, [host for _, host in own], [variables.trainable[index].device for index, _ in own],
-                          wire_dtype)
+                          wire_dtype, operations)
     arrived: list[list[tf.Tensor]] = [[] for _ in variables.trainable]
     for (index, _), part in zip(own, sums, strict=True):
         arrived[index].append(part)
@@ -213,14 +207,14 @@ def average_gradients(variables: Variables, towers: Sequence[TowerGradients], wi
     return averaged
 
 
-def build_statistics_update(statistics: Sequence[Statistic]) -> tf.Operation:
+def build_statistics_update(statistics: Sequence[Statistic], operations: Operations = PLAIN) -> tf.Operation:
     """Moves each batch-norm statistic beside its variable: v <- decay v + (1 - decay) value."""
     with tf.name_scope('statistics') as scope:
         values = [value for _, value, _ in statistics]
         values = wire.carry(values, [host_of(value.device) for value in values],
-                            [variable.device for variable, *_ in statistics])
+                            [variable.device for variable, *_ in statistics], operations=operations)
     return build_moves([(variable, value, 1 - decay)
-                        for (variable, _, decay), value in zip(statistics, values, strict=True)], scope)
+                        for (variable, _, decay), value in zip(statistics, values, strict=True)], scope, operations)
 
 
 def _host_here() -> str:

@@ -106,7 +106,7 @@ def chief_hooks(step: TrainStep, task: Task, run: RunConfig, saver: v1.train.Sav
                          summaries.write_scalars_to(writer), say),
         summaries.SummaryHook(step, run.save_summaries_secs, writer),
         hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
-                             run.save_interval_secs, say),
+                             run.save_interval_secs, say, task.operations),
         hooks.StopFileHook(run.train_dir, say)]
 
 

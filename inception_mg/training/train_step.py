@@ -1,6 +1,6 @@
 """One training step, told once for every way of running: read, towers, average, apply."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -46,7 +46,8 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     if task.batch_size % count:
         raise FlagError(f'--batch_size={task.batch_size} cannot be split evenly over {count} towers')
     host = placement.towers[0].host
-    variables = towers.Variables(placement.variables, task.frozen, placement.wire_dtype, placement.prefetch)
+    variables = towers.Variables(placement.variables, task.frozen, placement.wire_dtype, placement.prefetch,
+                                 task.operations)
     with variables.on(host):
         global_step = v1.train.create_global_step()
         loss_scale = optimizers.LossScale() if task.scale_loss else None
@@ -58,19 +59,23 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     results = towers.build_towers(placement, variables, batches, task.loss_for,
                                   loss_scale.value if loss_scale else None)
     # 3. The gradients are averaged.
-    gradients = towers.average_gradients(variables, results, placement.wire_dtype)
+    gradients = towers.average_gradients(variables, results, placement.wire_dtype, task.operations)
     # 4. They are applied beside the variables. The statistics are those of the last tower alone, as in
     #    the 2016 release: one update per step, and the towers do not race for it.
     statistics = results[-1].loss.statistics
-    before = [towers.build_statistics_update(statistics)]
+    before = [towers.build_statistics_update(statistics, task.operations)]
     if loss_scale:
         gradients, adapt = loss_scale.build_unscale(gradients)
         before.append(adapt)
     learning_rate = optimizers.build_learning_rate(
         task.optimizer, global_step, task.batch_size * aggregated, task.num_examples)
+    # Statistics are averages already; the 2016 release averages them once more, and so do we. Frozen variables have
+    # an average too, which moves towards them: evaluation takes the averages of all.
+    averaged = [*variables.trainable, *(s.variable for s in statistics), *variables.frozen]
+    inner = task.make_optimizer(task.optimizer, learning_rate) if task.make_optimizer else optimizers.build_optimizer(
+        task.optimizer, learning_rate, task.operations)
     optimizer = wrap_optimizer(optimizers.AveragedOptimizer(
-        task.make_optimizer(task.optimizer, learning_rate), task.optimizer.moving_average_decay,
-        averaged_variables(variables.trainable, [s.variable for s in statistics], variables.frozen)))
+        inner, task.optimizer.moving_average_decay, averaged, task.operations))
     with tf.control_dependencies([*before, learning_rate]):
         train_op = optimizer.apply_gradients(gradients, global_step)
     fills, refills = variables.build_fetches()
@@ -85,11 +90,3 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
         parts['loss_scale'] = loss_scale.value
     return TrainStep(train_op, loss, parts, learning_rate, global_step, batches[0],
                      tf.group(*starts, *fills), gradients)
-
-
-def averaged_variables(trainable: Sequence[tf.Variable], statistics: Sequence[tf.Variable],
-                       frozen: Sequence[tf.Variable] = ()) -> list[tf.Variable]:
-    """The variables that have a moving average: all trainable ones and the batch-norm statistics
-    (which are averages already: the 2016 release averages them once more, and so do we). Those that are frozen have one
-    too, which moves towards them: evaluation takes the averages of all."""
-    return [*trainable, *statistics, *frozen]

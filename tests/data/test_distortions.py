@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import ROOT
+from forms import FAST, in_both_forms
 
 from inception_mg.data import distortions
+from inception_mg.fast import colours as fast_colours
 
 FOLDER = ROOT / 'tests'
 FIGURES = json.loads((FOLDER / 'golden_preprocess.json').read_text())
@@ -70,9 +72,10 @@ def _colours(**changes) -> distortions.Colours:
     ({'saturation': 1.3}, 'adjust_saturation_1p3_first'),
     ({'hue': 0.15}, 'adjust_hue_0p15_first'), ({'contrast': 1.4}, 'adjust_contrast_1p4_first')])
 @pytest.mark.parametrize('variant', [0, 1])
-def test_each_change_of_colour_equals_the_2016_release(change, key, variant):
+@in_both_forms
+def test_each_change_of_colour_equals_the_2016_release(change, key, variant, operations):
     source = np.random.RandomState(5).uniform(0, 1, (4, 4, 3)).astype(np.float32)
-    image = _run(lambda: distortions.distort_colours(source, _colours(**change), variant))
+    image = _run(lambda: distortions.distort_colours(source, _colours(**change), variant, operations))
     np.testing.assert_allclose(image[0, 0], np.clip(FIGURES['colours'][key], 0, 1) * 2 - 1, atol=4e-6)
 
 
@@ -92,23 +95,25 @@ def _colour_steps(x, brightness: float, saturation: float, hue: float, contrast:
 
 @pytest.mark.parametrize('variant', range(distortions.NUM_VARIANTS))
 @pytest.mark.parametrize('values', [(0.12, 1.4, 0.19, 1.5), (-0.12, 0.6, -0.19, 1.4), (0.1, 1.5, -0.05, 0.6)])
-def test_colours_change_in_the_order_of_the_variant(variant, values):
+@in_both_forms
+def test_colours_change_in_the_order_of_the_variant(variant, values, operations):
     source = np.random.RandomState(7).uniform(-0.2, 1.2, (30, 40, 3)).astype(np.float32)
     source[:2], source[2:4], source[4:6] = 0.0, 1.0, 0.5  # Black, white and grey have no hue.
     colours = dict(zip(('brightness', 'saturation', 'hue', 'contrast'), values, strict=True))
-    image = _run(lambda: distortions.distort_colours(source, _colours(**colours), variant))
+    image = _run(lambda: distortions.distort_colours(source, _colours(**colours), variant, operations))
     wanted = _run(lambda: _colour_steps(source, *values, even=variant % 2 == 0))
     other = _run(lambda: _colour_steps(source, *values, even=variant % 2 == 1))
     np.testing.assert_allclose(image, wanted, atol=1e-5)
     assert np.abs(image - other).max() > 0.01
 
 
-@pytest.mark.parametrize('variant,name', [(0, '_saturation_hue_contrast'), (1, '_contrast_saturation_hue')])
+@pytest.mark.parametrize('variant,name', [(0, 'saturation_hue_contrast'), (1, 'contrast_saturation_hue')])
 def test_colours_without_a_compiler_are_the_same(variant, name, monkeypatch):
     source = np.random.RandomState(9).uniform(-0.2, 1.2, (17, 23, 3)).astype(np.float32)
     values = (-0.1, 1.5, 0.17, 1.3)
-    monkeypatch.setattr(distortions, name, getattr(distortions, name).python_function)
-    image = _run(lambda: distortions.distort_colours(source, distortions.Colours(*map(tf.constant, values)), variant))
+    monkeypatch.setattr(fast_colours, name, getattr(fast_colours, name).python_function)
+    image = _run(lambda: distortions.distort_colours(
+        source, distortions.Colours(*map(tf.constant, values)), variant, FAST))
     wanted = _run(lambda: _colour_steps(source, *values, even=variant == 0))
     np.testing.assert_allclose(image, wanted, atol=1e-5)
 

@@ -8,15 +8,18 @@ import tensorflow as tf
 
 from inception_mg.training.task import Task
 import toy_model
+from forms import FAST
 
 from dist.launch.local import free_ports
 from dist.sync import SyncReplicas
 from inception_mg.config import OptimizerConfig
+from inception_mg.fast.operations import PLAIN
 from inception_mg.placement import between_graph, multi_gpu, split_model
 from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
 BATCH, STEPS, WORKERS, DECAY = 8, 6, 2, 0.9
+OPERATIONS = [FAST, PLAIN]  # Of each worker: they need not be equal.
 CPUS = ['/device:CPU:0', '/device:CPU:1']
 MACHINES = {'2 towers': multi_gpu(CPUS), 'branches': split_model([CPUS], 'branches')}
 
@@ -46,7 +49,8 @@ class Cluster:
 
         with tf.Graph().as_default() as graph:
             task = Task(dataset_for, toy_model.toy_loss, BATCH, BATCH // WORKERS,
-                        OptimizerConfig(moving_average_decay=DECAY), toy_model.make_optimizer)
+                        OptimizerConfig(moving_average_decay=DECAY), toy_model.make_optimizer,
+                        operations=OPERATIONS[index])
             step = build_train_step(between_graph(2, index, towers), task, aggregated=WORKERS,
                                     wrap_optimizer=synchronous)
             variables, init = v1.global_variables(), v1.global_variables_initializer()
@@ -115,4 +119,5 @@ def test_every_operation_is_on_a_ps_or_on_its_worker_and_weights_cross_once(clus
         pulled = [node for node in nodes if node.op == '_Recv' and '/job:ps' in node.attr['send_device'].s.decode()
                   and '/job:worker' in node.attr['recv_device'].s.decode()
                   and node.attr['tensor_type'].type == tf.float32.as_datatype_enum]
-        assert len([node for node in pulled if 'fetch' in node.attr['tensor_name'].s.decode()]) == 2  # One of each ps.
+        fetched = [node for node in pulled if 'fetch' in node.attr['tensor_name'].s.decode()]
+        assert len(fetched) == (2 if OPERATIONS[index] is FAST else len(toy_model.SHAPES))  # One of each ps, or all.

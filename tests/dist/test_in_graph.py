@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from inception_mg.training.task import Task
 import toy_model
+from forms import FAST
 
 from dist.hosts import Cluster
 from dist.in_graph import naming_the_reader, place, worker_devices
@@ -63,7 +64,8 @@ def parts(first: int, readers: int, batch_size: int) -> tf.data.Dataset:
 
 def build(placement: Placement) -> TrainStep:
     return build_train_step(placement, Task(parts, toy_model.toy_loss, BATCH, BATCH,
-                                            OptimizerConfig(moving_average_decay=0.9), toy_model.make_optimizer))
+                                            OptimizerConfig(moving_average_decay=0.9), toy_model.make_optimizer,
+                                            operations=FAST))
 
 
 def started(target: str, step: TrainStep) -> v1.Session:

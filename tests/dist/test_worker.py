@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import tensorflow as tf
+from forms import FAST
 
 from dist import worker as workers
 from dist.hosts import Cluster
@@ -11,6 +12,7 @@ from dist.peers import ClusterLost, Peers, describe_graph
 from inception_mg.training.image_task import image_task
 from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError
+from inception_mg.fast.operations import PLAIN
 from inception_mg.training import train
 from inception_mg.training.devices import local_machine
 from inception_mg.training.hooks import CheckpointHook

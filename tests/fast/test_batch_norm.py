@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from forms import FAST
 
-from inception_mg.fast import batch_norm
 from inception_mg.fast.batch_norm import batch_norm_relu
 
 v1 = tf.compat.v1
@@ -30,7 +30,7 @@ def run(device: str, dtype: str = 'float32', channels: int = 8) -> tuple[set[str
 
 @pytest.mark.parametrize('dtype, tolerance', [('float32', 1e-5), ('bfloat16', 1e-2)])
 def test_one_operation_gives_what_the_two_give(dtype, tolerance):
-    if not batch_norm._has_joint_operation():
+    if not FAST.batch_norm_relu:
         pytest.skip('TensorFlow runs without oneDNN here')
     types, joint = run('/device:CPU:0', dtype)
     assert JOINT in types and 'Relu' not in types
@@ -54,15 +54,14 @@ def test_against_the_formula():
     assert abs(of_net.mean()) < 1e-5  # The mean of a channel does not matter.
 
 
-@pytest.mark.parametrize('channels, has, dtype', [(6, True, 'float32'), (8, False, 'float32'), (8, True, 'float16')])
-def test_the_two_serve_where_the_one_cannot(monkeypatch, channels, has, dtype):
-    monkeypatch.setattr(batch_norm, '_has_joint_operation', lambda: has)
+@pytest.mark.parametrize('channels, dtype', [(6, 'float32'), (8, 'float16')])
+def test_the_two_serve_where_the_one_cannot(channels, dtype):
     types, values = run('/device:CPU:0', dtype, channels)
     assert JOINT not in types and all(np.isfinite(value).all() for value in values)
 
 
 def test_a_tensorflow_without_it_is_recognised():
-    code = 'from inception_mg.fast import batch_norm; print(batch_norm._has_joint_operation())'
+    code = 'from inception_mg.fast import choice; choice.operations_for(False, print)'
     said = subprocess.run([sys.executable, '-c', code], env=os.environ | {'TF_ENABLE_ONEDNN_OPTS': '0'}, check=True,
                           capture_output=True, text=True, timeout=120).stdout
-    assert said.strip() == 'False'
+    assert said.endswith('has no joint batch norm and ReLU: the plain form serves\n') and said.count('\n') == 1

@@ -4,6 +4,7 @@ import golden
 import numpy as np
 import pytest
 import tensorflow as tf
+from forms import FAST
 
 from inception_mg.config import ModelConfig
 from inception_mg.errors import UserError
@@ -97,10 +98,10 @@ def build(placement, is_training: bool):
     images, labels = batch()
 
     def loss_for(batch, tower):
-        return classification_loss(*batch, 6, NARROW, tower.branches, tower.stages, is_training)
+        return classification_loss(*batch, 6, NARROW, tower.branches, tower.stages, is_training, FAST)
 
     return build_train_step(placement, Task(lambda part, parts, size: tf.data.Dataset.from_tensors(
-        (images, labels)).repeat(), loss_for, 100, len(labels)))
+        (images, labels)).repeat(), loss_for, 100, len(labels), operations=FAST))
 
 
 def load_weights(session, variables):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from forms import in_both_forms
 
 from inception_mg.config import OptimizerConfig
 from inception_mg.training.optimizers import AveragedOptimizer, LossScale, build_averages_update, build_learning_rate
@@ -34,10 +35,11 @@ def test_the_rate_decays_by_images_seen_whatever_the_batch(session, images_per_u
     np.testing.assert_allclose(found, [0.1, 0.1, 0.05, 0.05, 0.025], rtol=1e-6)
 
 
-def test_averages_follow_the_update_and_their_formula(session):
+@in_both_forms
+def test_averages_follow_the_update_and_their_formula(session, operations):
     step, weight = global_step(), v1.get_variable('weight', [], tf.float32, v1.constant_initializer(1.0))
     moving = v1.get_variable('moving_mean', [], tf.float32, v1.constant_initializer(5.0), trainable=False)
-    optimizer = AveragedOptimizer(v1.train.GradientDescentOptimizer(0.1), 0.5, [weight, moving])
+    optimizer = AveragedOptimizer(v1.train.GradientDescentOptimizer(0.1), 0.5, [weight, moving], operations)
     train_op = optimizer.apply_gradients([(tf.constant(1.0), weight)], step)
     session.run(v1.global_variables_initializer())
     by_name = {v.op.name: v for v in v1.global_variables()}
@@ -52,11 +54,12 @@ def test_averages_follow_the_update_and_their_formula(session):
         np.testing.assert_allclose(session.run(by_name['moving_mean/ExponentialMovingAverage']), 5.0)
 
 
-def test_averages_equal_the_stock_class(session):
+@in_both_forms
+def test_averages_equal_the_stock_class(session, operations):
     step = global_step(7)
     weight = v1.get_variable('weight', [4], tf.float32, v1.random_normal_initializer(seed=1))
     stock = tf.train.ExponentialMovingAverage(0.9, step, name='Stock')
-    ours, theirs = build_averages_update(0.9, [weight], step), stock.apply([weight])
+    ours, theirs = build_averages_update(0.9, [weight], step, operations), stock.apply([weight])
     session.run(v1.global_variables_initializer())
     average = next(v for v in v1.global_variables() if v.op.name == 'weight/ExponentialMovingAverage')
     np.testing.assert_array_equal(session.run(average), session.run(weight))

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import toy_model
+from forms import FAST, in_both_forms
 
 from dist.launch.local import free_ports
 from inception_mg.config import OptimizerConfig
+from inception_mg.fast import transfers
+from inception_mg.fast.operations import PLAIN
 from inception_mg.placement import CPU, Tower, between_graph, machine_of
 from inception_mg.training import step_records, wire
 from inception_mg.training.task import Task
@@ -37,11 +40,12 @@ def session(target: str) -> v1.Session:
     return v1.Session(target, config=config)
 
 
-def train(target: str, placement, steps: int, make_optimizer=toy_model.make_optimizer):
+def train(target: str, placement, steps: int, make_optimizer=toy_model.make_optimizer, operations=FAST):
     """Returns the losses of some steps, and the records of one more."""
     with tf.Graph().as_default():
         step = build_train_step(placement, Task(toy_model.dataset_for(BATCH), toy_model.toy_loss, BATCH, BATCH,
-                                                OptimizerConfig(moving_average_decay=0.9), make_optimizer))
+                                                OptimizerConfig(moving_average_decay=0.9), make_optimizer,
+                                                operations=operations))
         with session(target) as sess:
             sess.run(v1.global_variables_initializer())
             sess.run(step.start_input)
@@ -73,11 +77,24 @@ def test_small_weights_come_in_one_piece_from_each_ps(target):
     assert count == 2 < len(step.gradients)
 
 
-def test_bfloat16_halves_the_bytes_of_weights_and_gradients(target):
-    _, plain, _ = train(target, PLACEMENT, 0)
-    losses_v, half, step = train(target, dataclasses.replace(PLACEMENT, wire_dtype='bfloat16'), 30)
+def test_the_plain_form_sends_the_same_bytes_one_by_one(target):
+    losses_v, metadata, step = train(target, PLACEMENT, 5, operations=PLAIN)
+    np.testing.assert_allclose(losses_v, toy_model.numpy_run(BATCH, 5)[0], rtol=1e-5)
+    weights = len(step.gradients)
+    # (The bias has 4 bytes, too few for `moved` to count.)
+    assert moved(metadata, '/job:ps', '/job:worker') == (weights - 1, toy_model.WEIGHT_BYTES - 4)
+    assert moved(metadata, '/job:worker', '/job:ps') == (
+        weights, toy_model.WEIGHT_BYTES - 4 + toy_model.STATISTIC_BYTES)
+
+
+@in_both_forms
+def test_bfloat16_halves_the_bytes_of_weights_and_gradients(target, operations):
+    _, plain, _ = train(target, PLACEMENT, 0, operations=operations)
+    losses_v, half, step = train(target, dataclasses.replace(PLACEMENT, wire_dtype='bfloat16'), 30,
+                                 operations=operations)
     assert moved(half, '/job:ps', '/job:worker')[1] == moved(plain, '/job:ps', '/job:worker')[1] / 2
-    assert moved(half, '/job:worker', '/job:ps')[1] == toy_model.WEIGHT_BYTES / 2 + toy_model.STATISTIC_BYTES
+    assert moved(half, '/job:worker', '/job:ps')[1] == (
+        moved(plain, '/job:worker', '/job:ps')[1] + toy_model.STATISTIC_BYTES) / 2
     losses = toy_model.numpy_run(BATCH, 30)[0]
     np.testing.assert_allclose(losses_v, losses, rtol=0.05)
     assert abs(losses_v[0] - losses[0]) > 1e-7, 'nothing was rounded'
@@ -87,7 +104,7 @@ def test_bfloat16_halves_the_bytes_of_weights_and_gradients(target):
 def test_prefetched_weights_cost_the_same_bytes_and_nothing_waits_for_them(target):
     # (The toy's momentum does not bear gradients that are a step old.)
     losses_v, metadata, step = train(target, dataclasses.replace(PLACEMENT, prefetch=True), 60,
-                                     lambda config, rate: v1.train.GradientDescentOptimizer(0.05))
+                                     lambda *args: v1.train.GradientDescentOptimizer(0.05))
     assert losses_v[0] == pytest.approx(toy_model.numpy_run(BATCH, 1)[0][0], rel=1e-5)
     assert losses_v[-1] < losses_v[0] / 2, 'it does not learn'
     _, plain, _ = train(target, PLACEMENT, 0)
@@ -113,12 +130,12 @@ def ancestors(operations) -> set:
 def test_large_tensors_go_alone_and_those_of_this_machine_stay(target):
     with tf.Graph().as_default():
         with tf.device(WORKER):
-            values = [tf.fill([count], float(count)) for count in (3, wire.SMALL // 4 + 1, 5, 2)]
-        carried = wire.carry(values, [WORKER] * 4, [PS[0], PS[0], PS[0], WORKER])
+            values = [tf.fill([count], float(count)) for count in (3, transfers.SMALL // 4 + 1, 5, 2)]
+        carried = wire.carry(values, [WORKER] * 4, [PS[0], PS[0], PS[0], WORKER], operations=FAST)
         assert carried[3] is values[3]
         assert [value.device for value in carried] == [PS[0]] * 3 + [WORKER]
         assert carried[0].op.inputs[0].op is carried[2].op.inputs[0].op, 'small ones were not joined'
-        assert wire.SMALL // 4 + 1 not in [n for op in (carried[0].op.inputs[0].op,) for n in op.inputs[0].shape]
+        assert transfers.SMALL // 4 + 1 not in [n for op in (carried[0].op.inputs[0].op,) for n in op.inputs[0].shape]
         with session(target) as sess:
-            for value_v, value in zip(sess.run(carried), (3, wire.SMALL // 4 + 1, 5, 2), strict=True):
+            for value_v, value in zip(sess.run(carried), (3, transfers.SMALL // 4 + 1, 5, 2), strict=True):
                 assert value_v.shape == (value,) and (value_v == value).all()
