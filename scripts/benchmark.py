@@ -17,8 +17,6 @@ import signal
 import sys
 import tempfile
 
-from absl import flags
-
 import common
 from dist.benchmark import figures, heats
 from dist.benchmark.driver import Driver, Found
@@ -76,7 +74,7 @@ def _full(settings):
     """With the values of --full, if it is given, where the command line does not name others."""
     names = {field.name for field in dataclasses.fields(settings)} - common.given_flags()
     return dataclasses.replace(settings, **{name: value for name, value in FULL.items()
-                                            if flags.FLAGS.full and name in names})
+                                            if common.flags.FLAGS.full and name in names})
 
 
 def _as_flags(settings) -> list[str]:

@@ -8,8 +8,6 @@ It waits at its standard input for numbers of steps, and answers with times. End
 import os
 import sys
 
-from absl import flags
-
 import common  # First: it quiets TensorFlow's start.
 from dist.benchmark import race, tcp
 from dist.benchmark.race import Contender
@@ -26,7 +24,7 @@ def build(name: str) -> Contender:
     """Returns this process's part of the contender; raises FlagError for a name that there is not."""
     if name == 'tcp':
         return Contender(tcp.open_stream(STREAM_BYTES), {'unit': 'bytes', 'amount': 2 * STREAM_BYTES})
-    if flags.FLAGS.ps_hosts:
+    if common.flags.FLAGS.ps_hosts:
         return build_task(name)
     data, model = common.from_flags(config.DataConfig), common.from_flags(config.ModelConfig)
     one = config.DeviceConfig()
@@ -67,11 +65,11 @@ def build_task(name: str) -> Contender:
 
 def main() -> int:
     answers = race.take_answers_apart()
-    race.serve(build(flags.FLAGS.contender), sys.stdin, answers)
+    race.serve(build(common.flags.FLAGS.contender), sys.stdin, answers)
     race.leave()
 
 
 if __name__ == '__main__':
     common.define_flags(config.DataConfig, config.ModelConfig, config.ClusterConfig)
-    flags.DEFINE_string('contender', '', 'Which one.')
+    common.flags.DEFINE_string('contender', '', 'Which one.')
     common.run(main)

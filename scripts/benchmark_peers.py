@@ -14,8 +14,6 @@ import json
 import os
 import sys
 
-from absl import flags
-
 os.environ['TF_USE_LEGACY_KERAS'] = '0'  # Here Keras is wanted, and this one.
 
 import common  # First: it quiets TensorFlow's start.
@@ -93,9 +91,9 @@ def mirrored(data: config.DataConfig, dtype: str) -> Contender:
 def multiworker(data: config.DataConfig, dtype: str) -> Contender:
     """One of two processes that keep step by all-reduce; each has a batch of its own."""
     import tensorflow as tf
-    hosts = flags.FLAGS.worker_hosts.split(',')
+    hosts = common.flags.FLAGS.worker_hosts.split(',')
     os.environ['TF_CONFIG'] = json.dumps({'cluster': {'worker': hosts},
-                                          'task': {'type': 'worker', 'index': flags.FLAGS.task_id}})
+                                          'task': {'type': 'worker', 'index': common.flags.FLAGS.task_id}})
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     return Contender(under(strategy, data.image_size, data.batch_size, dtype), info(data.batch_size))
 
@@ -128,7 +126,7 @@ def parameter_server(data: config.DataConfig, dtype: str) -> Contender:
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
         trainer = Trainer(data.image_size, data.batch_size, dtype)
-    workers = len(flags.FLAGS.worker_hosts.split(','))
+    workers = len(common.flags.FLAGS.worker_hosts.split(','))
 
     def batches():
         return tf.data.Dataset.from_tensors(trainer.batch()).repeat()
@@ -150,7 +148,7 @@ def parameter_server(data: config.DataConfig, dtype: str) -> Contender:
 def serving() -> Contender:
     """A ps or a worker of ParameterServerStrategy, which does what the coordinator says."""
     import tensorflow as tf
-    own = resolver(flags.FLAGS.job_name, flags.FLAGS.task_id)
+    own = resolver(common.flags.FLAGS.job_name, common.flags.FLAGS.task_id)
     tf.distribute.Server(own.cluster_spec(), own.task_type, own.task_id, protocol='grpc')
     return Contender(lambda count: None, info(0))
 
@@ -158,7 +156,7 @@ def serving() -> Contender:
 def resolver(job: str, task: int):
     """Who is who under ParameterServerStrategy."""
     import tensorflow as tf
-    hosts = {'ps': flags.FLAGS.ps_hosts.split(','), 'worker': flags.FLAGS.worker_hosts.split(',')}
+    hosts = {'ps': common.flags.FLAGS.ps_hosts.split(','), 'worker': common.flags.FLAGS.worker_hosts.split(',')}
     if job == 'chief':
         hosts['chief'] = [f'127.0.0.1:{free_ports(1)[0]}']
     return tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(hosts), task_type=job,
@@ -216,14 +214,14 @@ def info(images: int) -> dict:
 
 def build() -> Contender:
     """Returns this process's part of the contender of the flags."""
-    name, data = flags.FLAGS.contender, common.from_flags(config.DataConfig)
-    if flags.FLAGS.job_name == 'ps':
+    name, data = common.flags.FLAGS.contender, common.from_flags(config.DataConfig)
+    if common.flags.FLAGS.job_name == 'ps':
         hide_gpus(os.environ)
     with common.quiet_import():
         import tensorflow  # noqa: F401
     if name == 'input_2016':
         return input_2016(data)
-    if name == 'parameter_server' and flags.FLAGS.job_name:
+    if name == 'parameter_server' and common.flags.FLAGS.job_name:
         return serving()
     dtype = 'float32' if name == 'keras_float32' else common.from_flags(config.ModelConfig).compute_dtype
     peers = {'keras': keras_alone, 'keras_float32': keras_alone, 'mirrored': mirrored, 'multiworker': multiworker,
@@ -241,5 +239,5 @@ def main() -> int:
 
 if __name__ == '__main__':
     common.define_flags(config.DataConfig, config.ModelConfig, config.ClusterConfig)
-    flags.DEFINE_string('contender', '', 'Which one.')
+    common.flags.DEFINE_string('contender', '', 'Which one.')
     common.run(main)
