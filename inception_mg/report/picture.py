@@ -67,7 +67,7 @@ def _machine(task: str, boxes: list[Box], layout: Layout, clients: list[str]) ->
         right = layout.width - PAD  # What goes from device to device goes round within the machine.
     count = layout.counts.get(task, 1)
     words = ('each its own client' if count > 1 else 'its own client') if len(clients) > 1 else (
-        'number 0 is the only client' if count > 1 else 'the only client')
+        '0 is the only client' if count > 1 else 'the only client')
     client = f'<tspan class="soft" dx="6">{words}</tspan>'
     name = f'{task_name(task).partition(" ")[0]} x {count}' if count > 1 else task_name(task)
     return (f'<rect class="machine" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '

@@ -131,7 +131,7 @@ def test_many_machines_are_drawn_as_one_of_each():
     svg = draw(many(8, 4), WEIGHTS)
     assert len(elements(svg, 'rect', 'machine')) == len(elements(svg, 'rect', 'device')) == 2
     heads = [''.join(text.itertext()) for text in elements(svg, 'text', 'left')]
-    assert heads == ['ps x 4', 'worker x 8' + 'number 0 is the only client']
+    assert heads == ['ps x 4', 'worker x 8' + '0 is the only client']
     assert len(elements(svg, 'path', 'flow')) == 3  # Weights, gradients, statistics; none from worker to worker.
     assert 'worker 0 stands for 8' in svg and '40,000,012 bytes of weights' in svg and '400 bytes of batch' in svg
     each = draw(dataclasses.replace(many(8, 4), clients=['/job:worker/task:0', '/job:worker/task:1']), WEIGHTS)
