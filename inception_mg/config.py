@@ -289,7 +289,7 @@ class BenchmarkConfig:
     peer: str = option(
         'all', 'What others offer, to run beside ours, with commas: keras, mirrored, multiworker, parameter_server, '
         'input_2016; all or none.')
-    rounds: int = option(4, 'Rounds in which all contenders of a heat take turns.')
+    rounds: int = option(4, 'Rounds in which all contenders of a group take turns.')
     lap_seconds: float = option(1.0, 'How long a turn of a contender should last; it is at least two steps.')
     full: bool = option(
         False, 'Images of 299 pixels, batches of 32 and 9 rounds, where their own flags say nothing.')

@@ -17,10 +17,8 @@ import signal
 import sys
 import tempfile
 
-from absl import flags
-
 import common
-from dist.benchmark import figures, heats
+from dist.benchmark import figures, groups
 from dist.benchmark.driver import Driver, Found
 from inception_mg import checks, config
 from inception_mg.errors import EXIT_SIGTERM, UserError
@@ -36,21 +34,21 @@ def main() -> int:
     checks.check_benchmark(settings)
     checks.check_data(data)
     checks.check_model(model)
-    names = heats.chosen_names(settings.only, settings.peer, model.compute_dtype)
+    names = groups.chosen_names(settings.only, settings.peer, model.compute_dtype)
     if settings.png:
         _require_matplotlib()
-    if model.width != 1 and any(name in heats.OF_WIDTH_1 for name in names):
+    if model.width != 1 and any(name in groups.OF_WIDTH_1 for name in names):
         print(f'note: ours has width {model.width:g}, and the network of Keras always has width 1')
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_SIGTERM))  # So that the contenders are ended, too.
     with tempfile.TemporaryDirectory(prefix='benchmark_') as folder:
         read = data
-        if not data.data_dir and any(name in heats.FROM_RECORDS for name in names):
+        if not data.data_dir and any(name in groups.FROM_RECORDS for name in names):
             read = dataclasses.replace(data, data_dir=_made_up_records(pathlib.Path(folder)))
         # The contenders take their turns; on GPUs each takes the memory that it needs, not all.
         environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
         driver = Driver([*_as_flags(read), *_as_flags(model)], settings.rounds, settings.lap_seconds,
                         pathlib.Path(folder), environ | {'TF_FORCE_GPU_ALLOW_GROWTH': 'true'})
-        found = driver.run(heats.heats_of(names), names, (3 if settings.full else 1) if heats.START in names else 0)
+        found = driver.run(groups.groups_of(names), names, (3 if settings.full else 1) if groups.START in names else 0)
     report = make_report(found, settings, data, model)
     print('\n'.join(['', *report.lines()]))
     if settings.json:
@@ -68,15 +66,15 @@ def make_report(found: Found, settings: config.BenchmarkConfig, data: config.Dat
     return figures.Report(
         title, figures.machine(), {**vars(data), **vars(model), **vars(settings)},
         figures.figures(found.laps, found.infos),
-        figures.comparisons(found.laps, heats.pairs_for(model.compute_dtype)), found.start_seconds, START_GOAL,
-        found.failed, [name for names in heats.PEERS.values() for name in names], found.laps)
+        figures.comparisons(found.laps, groups.pairs_for(model.compute_dtype)), found.start_seconds, START_GOAL,
+        found.failed, [name for names in groups.PEERS.values() for name in names], found.laps)
 
 
 def _full(settings):
     """With the values of --full, if it is given, where the command line does not name others."""
     names = {field.name for field in dataclasses.fields(settings)} - common.given_flags()
     return dataclasses.replace(settings, **{name: value for name, value in FULL.items()
-                                            if flags.FLAGS.full and name in names})
+                                            if common.flags.FLAGS.full and name in names})
 
 
 def _as_flags(settings) -> list[str]:

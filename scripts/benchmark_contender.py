@@ -8,8 +8,6 @@ It waits at its standard input for numbers of steps, and answers with times. End
 import os
 import sys
 
-from absl import flags
-
 import common  # First: it quiets TensorFlow's start.
 from dist.benchmark import race, tcp
 from dist.hosts import from_flags
@@ -35,11 +33,11 @@ def build(name: str) -> race.Contender:
 
 def main() -> int:
     answers = race.take_answers_apart()
-    race.serve(build(flags.FLAGS.contender), sys.stdin, answers)
+    race.serve(build(common.flags.FLAGS.contender), sys.stdin, answers)
     race.leave()
 
 
 if __name__ == '__main__':
     common.define_flags(config.DataConfig, config.ModelConfig, config.ClusterConfig)
-    flags.DEFINE_string('contender', '', 'Which one.')
+    common.flags.DEFINE_string('contender', '', 'Which one.')
     common.run(main)

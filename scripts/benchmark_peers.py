@@ -8,8 +8,6 @@ dist/benchmark/peers.py has them. The protocol is that of scripts/benchmark_cont
 import os
 import sys
 
-from absl import flags
-
 os.environ['TF_USE_LEGACY_KERAS'] = '0'  # Here Keras is wanted, and this one.
 
 import common  # First: it quiets TensorFlow's start.
@@ -25,7 +23,7 @@ def main() -> int:
         hide_gpus(os.environ)
     with common.quiet_import():
         from dist.benchmark import peers
-    contender = peers.build(flags.FLAGS.contender, common.from_flags(config.DataConfig),
+    contender = peers.build(common.flags.FLAGS.contender, common.from_flags(config.DataConfig),
                             common.from_flags(config.ModelConfig), cluster)
     race.serve(contender, sys.stdin, answers)
     race.leave()
@@ -33,5 +31,5 @@ def main() -> int:
 
 if __name__ == '__main__':
     common.define_flags(config.DataConfig, config.ModelConfig, config.ClusterConfig)
-    flags.DEFINE_string('contender', '', 'Which one.')
+    common.flags.DEFINE_string('contender', '', 'Which one.')
     common.run(main)

@@ -6,17 +6,39 @@ import it before anything that imports TensorFlow.
 
 import contextlib
 import dataclasses
+import importlib.util
 import logging
 import os
 import pathlib
+import re
+import signal
 import sys
 import tempfile
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
 _ROOT = str(pathlib.Path(__file__).resolve().parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(1, _ROOT)  # So that the programs run from a clone, installed or not.
+
+
+def _exit(message: str, code: int) -> None:
+    print(f'{pathlib.Path(sys.argv[0]).name}: {message}', file=sys.stderr)
+    sys.exit(code)
+
+
+def _require_packages(names: Sequence[str] = ('absl', 'numpy', 'tensorflow')) -> None:
+    """Ends with one line if this Python is not one that the project was installed into."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        theirs = pathlib.Path(_ROOT, '.venv', 'bin', 'python')
+        remedy = f'take {theirs}, or first: source {theirs.parent / "activate"}' if theirs.exists() else \
+            f'scripts/quickstart.sh in {_ROOT} installs them into .venv; then: source .venv/bin/activate'
+        _exit(f'{sys.executable} has no module {", ".join(missing)}: {remedy}', 1)
+
+
+_require_packages()
 
 from absl import app, flags  # noqa: E402
 
@@ -27,6 +49,8 @@ os.environ.update(tf_environment.DEFAULTS | os.environ)
 
 _DEFINE = {bool: flags.DEFINE_boolean, int: flags.DEFINE_integer, float: flags.DEFINE_float,
            str: flags.DEFINE_string}
+_INDENT = {'initial_indent': '      ', 'subsequent_indent': '      '}
+_GROUPS: dict[str, list[str]] = {}  # Heading of --help -> flags of define_flags, in order.
 
 
 def define_flags(*configs: type, skip: Sequence[str] = (), only: Sequence[str] = (), **defaults) -> None:
@@ -35,9 +59,11 @@ def define_flags(*configs: type, skip: Sequence[str] = (), only: Sequence[str] =
     `skip` leaves fields out, `only` all others; a keyword argument replaces a field's default in this program.
     """
     for part in configs:
+        heading = ' '.join(re.findall('[A-Z][a-z]*', part.__name__.removesuffix('Config'))).lower()
         for field in dataclasses.fields(part):
             if field.name in skip or only and field.name not in only:
                 continue
+            _GROUPS.setdefault(heading, []).append(field.name)
             default = defaults.get(field.name, field.default)
             text = field.metadata['help']
             if field.metadata['choices']:
@@ -74,6 +100,7 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
     """
     sys.stdout.reconfigure(line_buffering=True)  # Status lines reach a log file when they are said.
     app.define_help_flags()
+    flags.DEFINE_flag(_HelpFlag(), module_name='absl.app')
     flags.FLAGS.set_gnu_getopt(bool(arguments))
     try:
         rest = flags.FLAGS(list(argv if argv is not None else sys.argv))[1:]
@@ -128,6 +155,34 @@ def quiet_import() -> Iterator[None]:
     logging.getLogger('tensorflow').setLevel(logging.ERROR)
 
 
-def _exit(message: str, code: int) -> None:
-    print(f'{pathlib.Path(sys.argv[0]).name}: {message}', file=sys.stderr)
-    sys.exit(code)
+def help_text() -> str:
+    """What --help prints: the program's own words, then its flags with their defaults, by group."""
+    grouped = {name for names in _GROUPS.values() for name in names}
+    own = [flag.name for module, found in flags.FLAGS.flags_by_module_dict().items() if not module.startswith('absl')
+           for flag in found if flag.name not in grouped]
+    lines = [(sys.modules['__main__'].__doc__ or '').strip()]
+    for heading, names in [*_GROUPS.items(), *([('this program alone', own)] if own else [])]:
+        lines += ['', f'{heading}:', *(line for name in names for line in _flag_lines(flags.FLAGS[name]))]
+    return '\n'.join([*lines, '', '--helpfull also lists the flags of the library that reads them, absl.'])
+
+
+def _flag_lines(flag: flags.Flag) -> list[str]:
+    """'  --name=default', and what it means, wrapped, below."""
+    default = str(flag.default).lower() if flag.boolean else flag.default
+    choices = ' | '.join(filter(None, getattr(flag.parser, 'enum_values', ())))
+    text = re.sub('^<.*?>: ', '', flag.help) + f' ({choices})' * bool(choices)  # absl's own list shows '' as nothing.
+    return [f'  --{flag.name}={default}', *textwrap.wrap(text, 100, **_INDENT)]
+
+
+class _HelpFlag(flags.BooleanFlag):
+    """--help: absl's own shows only flags of the file that was started, and ours are made here."""
+
+    def __init__(self):
+        super().__init__('help', False, 'show this help', short_name='h', allow_override=True)
+
+    def parse(self, arg):
+        if self._parse(arg):
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` is no error.
+            print(help_text())
+            sys.stdout.flush()
+            sys.exit(0)

@@ -9,8 +9,6 @@ of each row gives validation images, the others training images, so that no pixe
 import pathlib
 import random
 
-from absl import flags
-
 import common
 from inception_mg.errors import FlagError, UserError
 
@@ -45,8 +43,8 @@ def crops_of(photograph, seed: str):
 
 
 def main() -> int:
-    output = pathlib.Path(flags.FLAGS.output_directory)
-    if not flags.FLAGS.output_directory:
+    output = pathlib.Path(common.flags.FLAGS.output_directory)
+    if not common.flags.FLAGS.output_directory:
         raise FlagError('--output_directory is empty: name the folder for the images')
     if output.exists() and any(output.iterdir()):
         raise UserError(f'{output} is not empty: name another --output_directory')
@@ -71,5 +69,5 @@ def main() -> int:
 
 
 if __name__ == '__main__':
-    flags.DEFINE_string('output_directory', '', 'A new or empty folder for the images.')
+    common.flags.DEFINE_string('output_directory', '', 'A new or empty folder for the images.')
     common.run(main)

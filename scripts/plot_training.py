@@ -6,8 +6,6 @@
 import glob
 import os
 
-from absl import flags
-
 import common
 from inception_mg.errors import FlagError, UserError
 from inception_mg.report import plots
@@ -28,12 +26,12 @@ def read_scalars(directory: str) -> dict[str, dict[int, float]]:
 
 
 def main() -> int:
-    train_dir, output = flags.FLAGS.train_dir, flags.FLAGS.output
+    train_dir, output = common.flags.FLAGS.train_dir, common.flags.FLAGS.output
     if not train_dir or not output:
         raise FlagError('give --train_dir and --output=FILE.png')
     with common.quiet_import():
         training = read_scalars(train_dir)
-        evaluation = read_scalars(flags.FLAGS.eval_dir or os.path.join(train_dir, 'eval'))
+        evaluation = read_scalars(common.flags.FLAGS.eval_dir or os.path.join(train_dir, 'eval'))
     if 'loss' not in training:
         raise UserError(f'--train_dir={train_dir}: no summaries of a training there')
     precisions = evaluation.get('precision@1', {})
@@ -44,7 +42,7 @@ def main() -> int:
 
 
 if __name__ == '__main__':
-    flags.DEFINE_string('train_dir', '', 'Folder with the summaries of the training.')
-    flags.DEFINE_string('eval_dir', '', 'Folder with those of the evaluation; default: TRAIN_DIR/eval.')
-    flags.DEFINE_string('output', '', 'The PNG to write.')
+    common.flags.DEFINE_string('train_dir', '', 'Folder with the summaries of the training.')
+    common.flags.DEFINE_string('eval_dir', '', 'Folder with those of the evaluation; default: TRAIN_DIR/eval.')
+    common.flags.DEFINE_string('output', '', 'The PNG to write.')
     common.run(main)

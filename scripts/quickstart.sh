@@ -61,6 +61,7 @@ result = json.loads(open('$out/evaluation.txt').read().splitlines()[-1])
 print(f'precision@1 = {result[\"precision@1\"]:.3f} on {result[\"images\"]} images that it never saw')"
 cat <<TEXT
 Next:
+  first           source .venv/bin/activate
   curves          .venv/bin/tensorboard --logdir $out
   your images     a folder per class, then steps 2 to 4 with your folders (README.md, "Your own images")
   how it works    docs/architecture.md

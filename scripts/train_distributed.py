@@ -11,8 +11,6 @@ task again), 143 after a signal, 1 otherwise.
 
 import os
 
-from absl import flags
-
 import common  # First: it quiets TensorFlow's start.
 from dist import hosts
 from dist.server import choose_gpus, hide_gpus
@@ -71,5 +69,5 @@ if __name__ == '__main__':
                         learning_rate_decay_factor=0.94)  # Those of inception_distributed_train.py.
     common.define_flags(config.DeviceConfig)
     common.define_flags(config.EvalConfig, skip=('checkpoint_dir', 'num_examples', 'subset'))
-    flags.DEFINE_alias('task_index', 'task_id')
+    common.flags.DEFINE_alias('task_index', 'task_id')
     common.run_task(main)

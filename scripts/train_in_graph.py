@@ -13,8 +13,6 @@ again), 143 after a signal, 1 otherwise.
 
 import os
 
-from absl import flags
-
 import common  # First: it quiets TensorFlow's start.
 from dist import hosts
 from dist.server import choose_gpus, hide_gpus
@@ -62,5 +60,5 @@ if __name__ == '__main__':
                         config.RunConfig)
     common.define_flags(config.OptimizerConfig, initial_learning_rate=0.045, num_epochs_per_decay=2.0,
                         learning_rate_decay_factor=0.94)  # Those of inception_distributed_train.py.
-    flags.DEFINE_alias('task_index', 'task_id')
+    common.flags.DEFINE_alias('task_index', 'task_id')
     common.run_task(main)

@@ -1,4 +1,4 @@
-"""Runs the heats of a benchmark on this machine, and says how far it is and why a contender fell out.
+"""Runs the groups of a benchmark on this machine, and says how far it is and why a contender fell out.
 
 Imports no TensorFlow: it only starts processes, tells them when to run, and ends them.
 """
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dist.benchmark import race
-from dist.benchmark.heats import PACERS, SCRIPTS, START, Heat, make_racer
+from dist.benchmark.groups import BASELINES, SCRIPTS, START, Group, make_racer
 from dist.benchmark.race import Lap, Racer, RacerFailed
 
 _START = (2, 2)  # Number of ps and of workers of the cluster whose start is timed.
@@ -26,7 +26,7 @@ _PROCESS_SECS = 5.0  # What the start of a contender's process takes, roughly: f
 
 @dataclasses.dataclass
 class Found:
-    """What a benchmark has measured. laps: all rounds of all heats. infos: what each contender said of itself.
+    """What a benchmark has measured. laps: all rounds of all groups. infos: what each contender said of itself.
     start_seconds: of each start of a cluster that was timed. failed: contender -> why it did not run to its end."""
 
     laps: list[dict[str, Lap]] = dataclasses.field(default_factory=list)
@@ -53,7 +53,7 @@ class Progress:
 
 
 class Driver:
-    """Runs heats. settings: the flags that all contenders get. folder: for logs. say: prints a line."""
+    """Runs groups. settings: the flags that all contenders get. folder: for logs. say: prints a line."""
 
     def __init__(self, settings: Sequence[str], rounds: int, lap_secs: float, folder: pathlib.Path,
                  environ: Mapping[str, str], say: Callable[[str], object] = print):
@@ -61,27 +61,27 @@ class Driver:
         self._folder, self._environ, self._say = folder, environ, say
         self.found = Found()
 
-    def run(self, heats: Sequence[Heat], names: Sequence[str], starts: int = 0) -> Found:
-        """All heats, with those of the pacers that are in `names`; then so many timed starts of a cluster."""
-        pacers = self._racers(name for name in PACERS if name in names)
-        expected = [self._expected_secs(pacers, heat) for heat in heats]
+    def run(self, groups: Sequence[Group], names: Sequence[str], starts: int = 0) -> Found:
+        """All groups, with those of the baselines that are in `names`; then so many timed starts of a cluster."""
+        baselines = self._racers(name for name in BASELINES if name in names)
+        expected = [self._expected_secs(baselines, group) for group in groups]
         progress = Progress(sum(expected) + 4 * _PROCESS_SECS * starts)
-        total = len(heats) + bool(starts)
+        total = len(groups) + bool(starts)
         with contextlib.ExitStack() as stack:
-            for number, (heat, secs) in enumerate(zip(heats, expected, strict=True), 1):
-                self._say(f'[{number}/{total}] {heat.title}: {", ".join(heat.names or names)}; {progress.to_go()}')
-                if heat.paced and pacers and not pacers[0].children:
-                    stack.enter_context(race.starting(pacers, self._log_folder(), self._environ, self._fail))
-                self._heat(pacers if heat.paced else [], self._racers(heat.names))
+            for number, (group, secs) in enumerate(zip(groups, expected, strict=True), 1):
+                self._say(f'[{number}/{total}] {group.title}: {", ".join(group.names or names)}; {progress.to_go()}')
+                if group.with_baselines and baselines and not baselines[0].children:
+                    stack.enter_context(race.starting(baselines, self._log_folder(), self._environ, self._fail))
+                self._group(baselines if group.with_baselines else [], self._racers(group.names))
                 progress.advance(secs)
         if starts:
             self._say(f'[{total}/{total}] start of {_START[0]} ps, a chief and a worker; {progress.to_go()}')
             self._time_starts(starts)
         return self.found
 
-    def _heat(self, pacers: Sequence[Racer], own: Sequence[Racer]) -> None:
+    def _group(self, baselines: Sequence[Racer], own: Sequence[Racer]) -> None:
         with race.starting(own, self._log_folder(), self._environ, self._fail):
-            ready = [racer for racer in [*pacers, *own] if racer.name not in self.found.failed]
+            ready = [racer for racer in [*baselines, *own] if racer.name not in self.found.failed]
             self.found.infos |= {racer.name: racer.info for racer in ready}
             self.found.laps += race.race(ready, self._rounds, self._lap_secs, self._fail, self._say_round)
 
@@ -107,9 +107,9 @@ class Driver:
     def _log_folder(self) -> pathlib.Path:
         return pathlib.Path(tempfile.mkdtemp(dir=self._folder))
 
-    def _expected_secs(self, pacers: Sequence[Racer], heat: Heat) -> float:
-        own = self._racers(heat.names)
-        turns = sum(racer.share for racer in [*(pacers if heat.paced else []), *own])
+    def _expected_secs(self, baselines: Sequence[Racer], group: Group) -> float:
+        own = self._racers(group.names)
+        turns = sum(racer.share for racer in [*(baselines if group.with_baselines else []), *own])
         return (self._rounds + 1) * self._lap_secs * turns + _PROCESS_SECS * sum(len(racer.commands) for racer in own)
 
 

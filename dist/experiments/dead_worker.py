@@ -24,7 +24,7 @@ CLAIM = ('When a worker of an asynchronous job is killed the others go on at the
 
 
 @dataclasses.dataclass
-class Story:
+class Outage:
     """What happened, in seconds: the own steps of each worker, the kill, and the victim's first step after it."""
 
     steps: dict[str, list[float]] = dataclasses.field(default_factory=dict)
@@ -49,10 +49,10 @@ def run(request: Request) -> Result:
                            steps_after=60 if request.full else 20))
 
 
-def watch(data_dir: str, scratch: str, kill_at: int, steps_after: int) -> Story:
+def watch(data_dir: str, scratch: str, kill_at: int, steps_after: int) -> Outage:
     """Runs the job until the victim has made so many steps after its return. UserError when it comes to no end."""
     folder = tempfile.mkdtemp(prefix='dead_worker_', dir=scratch)
-    story, begun = Story(), time.monotonic()
+    outage, begun = Outage(), time.monotonic()
     commands = {name: [sys.executable, '-m', 'dist.experiments.slow_task', *flags, f'--data_dir={data_dir}',
                        f'--train_dir={folder}', f'--wait_secs={WAIT}']
                 for name, flags in task_flags(1, WORKERS, free_ports(1 + WORKERS)).items()}
@@ -62,30 +62,30 @@ def watch(data_dir: str, scratch: str, kill_at: int, steps_after: int) -> Story:
         name, _, line = text.partition('|')
         now, worker = time.monotonic() - begun, name.strip()
         if 'drill: killing' in line:
-            story.killed = now
+            outage.killed = now
             note(f'dead_worker: {VICTIM} is killed after {now:.0f} s; it is started again')
         if re.search(OWN_STEP, line):
-            story.steps.setdefault(worker, []).append(now)
-            if worker == VICTIM and story.killed and not story.back:
-                story.back = now
+            outage.steps.setdefault(worker, []).append(now)
+            if worker == VICTIM and outage.killed and not outage.back:
+                outage.back = now
                 note(f'dead_worker: {VICTIM} is back after {now:.0f} s')
-            if story.back and sum(at >= story.back for at in story.steps[VICTIM]) == steps_after:
+            if outage.back and sum(at >= outage.back for at in outage.steps[VICTIM]) == steps_after:
                 request_stop(folder, 'the experiment has seen enough')
 
     note(f'dead_worker: 1 ps and {WORKERS} workers start; about a minute and a half')
     environ = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])}
     code = LocalCluster(commands, os.path.join(folder, 'logs'), max_restarts=1, drills=[Drill(VICTIM, kill_at)],
                         step_pattern=r'global step (\d+)', colour=False, environ=environ, write=hear).run()
-    if code or not story.back:
+    if code or not outage.back:
         raise UserError(f'dead_worker: the cluster ended with {code} before {VICTIM} was back; see {folder}/logs')
-    return story
+    return outage
 
 
-def summarise(story: Story) -> Result:
+def summarise(outage: Outage) -> Result:
     """A row per worker, and their steps over time."""
-    phases = story.phases()
-    workers = sorted(story.steps)
-    rows = [(worker, *(story.rate(worker, phase) for phase in phases.values())) for worker in workers]
+    phases = outage.phases()
+    workers = sorted(outage.steps)
+    rows = [(worker, *(outage.rate(worker, phase) for phase in phases.values())) for worker in workers]
     rows.append(('all', *(sum(row[k] for row in rows) for k in (1, 2, 3))))
     others = [sum(row[k] for row in rows[:-1] if row[0] != VICTIM) for k in (1, 2, 3)]
     emulated = (f'a device that takes {WAIT * 1e3:.0f} ms longer per step, so that {WORKERS} workers do not fight for '
@@ -93,11 +93,11 @@ def summarise(story: Story) -> Result:
     figure, (axis,) = figures.panels(
         [f'{VICTIM} is killed, and started again'], [('seconds since the first step', 'own steps')],
         f'Emulated: {emulated}', width=8.2)
-    first = min(times[0] for times in story.steps.values())
+    first = min(times[0] for times in outage.steps.values())
     for worker, colour in zip(workers, figures.COLOURS, strict=False):
-        axis.step([at - first for at in story.steps[worker]], range(1, len(story.steps[worker]) + 1), where='post',
+        axis.step([at - first for at in outage.steps[worker]], range(1, len(outage.steps[worker]) + 1), where='post',
                   color=colour, label=worker + (' (the chief)' if worker == 'worker 0' else ''))
-    for at, words in ((story.killed - first, 'SIGKILL'), (story.back - first, 'its first step')):
+    for at, words in ((outage.killed - first, 'SIGKILL'), (outage.back - first, 'its first step')):
         axis.axvline(at, color=figures.GREY, linestyle='--', linewidth=1)
         axis.annotate(words, (at, 1), xycoords=('data', 'axes fraction'), xytext=(3, -2), textcoords='offset points',
                       va='top', fontsize=8, color=figures.GREY)
@@ -105,6 +105,6 @@ def summarise(story: Story) -> Result:
     figures.legend(axis, loc='center left', bbox_to_anchor=(1.0, 0.5))
     return Result(CLAIM, [Table(('worker', 'before', 'while it is away', 'after'), rows, 'Steps per second')], [
         f'The other {WORKERS - 1} workers made {others[0]:.2f} steps/s before, {others[1]:.2f} while {VICTIM} was away '
-        f'({others[1] / others[0]:.0%}) and {others[2]:.2f} after. It was away for {story.back - story.killed:.0f} s, '
-        'most of which a new process takes to import TensorFlow and to build its graph, on the same cores.'],
+        f'({others[1] / others[0]:.0%}) and {others[2]:.2f} after. It was away for {outage.back - outage.killed:.0f} s,'
+        ' most of which a new process takes to import TensorFlow and to build its graph, on the same cores.'],
         figure, emulated)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from dist.launch.local import free_ports
 from inception_mg.config import DeviceConfig
 from inception_mg.placement import CPU, Placement, short_device
-from inception_mg.report.plan import laws, plan_step
+from inception_mg.report.plan import expected_bytes, plan_step
 from inception_mg.report.summary import GraphRun, describe_variables
 from inception_mg.report.ways import Way
 from inception_mg.training import step_records
@@ -66,7 +66,7 @@ def _run(client: str, placement: Placement, step: TrainStep, target: str, config
     plan = plan_step(step.train_op, trainable, client + CPU)
     names = _statistics(step.train_op.graph)
     variables = describe_variables(v1.global_variables(), trainable, names)
-    expected = laws(placement, trainable, sum(row.bytes for row in variables if row.role == 'statistics'))
+    expected = expected_bytes(placement, trainable, sum(row.bytes for row in variables if row.role == 'statistics'))
     with v1.Session(target, config=config) as session:
         session.run(v1.global_variables_initializer())
         session.run(step.start_input)

@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from inception_mg.placement import machine_of
+from inception_mg.report.fold import fold
 from inception_mg.report.plan import GRADIENTS, OTHER, WEIGHTS
 from inception_mg.report.summary import DeviceRow, PairRow, WayReport
 from inception_mg.training.timeline import size_text
@@ -81,19 +82,23 @@ class Arrow:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A picture's boxes, by machine, and its arrows, the thickest first."""
+    """A picture's boxes, by machine, and its arrows, the thickest first. counts: machine -> how many it stands for,
+    where that is not itself alone."""
 
     machines: dict[str, list[Box]]
     arrows: list[Arrow]
     width: float
     height: float
+    counts: dict[str, int]
 
 
 def lay_out(way: WayReport, scale: float) -> Layout:
     """Gives every device and every flow of `way` its place; the ps are on the left, workers on the right.
 
     scale: bytes of the thickest arrow. Counters and rates are left out, and devices that neither hold nor get anything.
+    Of many machines one of each is drawn (see `fold`).
     """
+    way, counts = fold(way)
     flows = [row for row in way.pairs if row.measured and row.kind != OTHER]
     ends = {device for flow in flows for device in (flow.source, flow.target)}
     averaging = {flow.target for flow in flows if flow.kind == GRADIENTS}
@@ -111,7 +116,7 @@ def lay_out(way: WayReport, scale: float) -> Layout:
         for side in ('left', 'right'):
             _spread(box, side, _at(box, side, arrows))
     _lead_under(machines, arrows)
-    return Layout(machines, sorted(arrows, key=lambda arrow: -arrow.thickness), width, height)
+    return Layout(machines, sorted(arrows, key=lambda arrow: -arrow.thickness), width, height, counts)
 
 
 def machine_bottom(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> float:

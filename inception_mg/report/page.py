@@ -120,7 +120,7 @@ def _figures(way: WayReport) -> str:
 def _tables(way: WayReport) -> list[_Table]:
     tables = [
         _Table('Weights once down, gradients once up', ['', 'predicted', 'planned', 'measured'],
-               [[row.what, _count(row.predicted), _count(row.planned), _count(row.measured)] for row in way.laws]),
+               [[row.what, _count(row.predicted), _count(row.planned), _count(row.measured)] for row in way.expected]),
         _Table('Between devices, bytes per step', ['from', 'to', 'what', 'tensors', 'planned', 'measured', 'Gbit/s'],
                [[full_name(row.source), full_name(row.target), NAMES[row.kind], _count(row.tensors),
                  _count(row.planned), _count(row.measured), f'{row.gbits:.2f}' if row.gbits else '']

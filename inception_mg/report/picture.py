@@ -1,6 +1,5 @@
 """A way of running as an SVG picture: machines are boxes, devices sit in them, arrows are as thick as their bytes."""
 
-from collections.abc import Iterable
 from html import escape
 
 from inception_mg.placement import task_name
@@ -57,7 +56,7 @@ def draw(way: WayReport, scale: float, standalone: bool = True) -> str:
             f'class="{"wide" if width > WIDE else "slim"}" style="max-width:{1.1 * width:.0f}px" role="img" '
             f'aria-labelledby="{way.name}-title {way.name}-desc">'
             f'<title id="{way.name}-title">{escape(way.title)}</title>'
-            f'<desc id="{way.name}-desc">{escape(_describe(layout.arrows))}</desc>{style if standalone else ""}'
+            f'<desc id="{way.name}-desc">{escape(_describe(layout))}</desc>{style if standalone else ""}'
             f'{"".join(parts)}</svg>')
 
 
@@ -66,11 +65,14 @@ def _machine(task: str, boxes: list[Box], layout: Layout, clients: list[str]) ->
     right = max(box.x + box.width for box in boxes) + PAD
     if any(arrow.source.rank == arrow.target.rank and arrow.source in boxes for arrow in layout.arrows):
         right = layout.width - PAD  # What goes from device to device goes round within the machine.
-    client = '<tspan class="soft" dx="6">its own client</tspan>' if len(clients) > 1 else \
-        '<tspan class="soft" dx="6">the only client</tspan>'
+    count = layout.counts.get(task, 1)
+    words = ('each its own client' if count > 1 else 'its own client') if len(clients) > 1 else (
+        '0 is the only client' if count > 1 else 'the only client')
+    client = f'<tspan class="soft" dx="6">{words}</tspan>'
+    name = f'{task_name(task).partition(" ")[0]} x {count}' if count > 1 else task_name(task)
     return (f'<rect class="machine" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" '
             f'height="{machine_bottom(boxes, layout.arrows) - top:.1f}" rx="9"/>'
-            f'<text class="head left" x="{left + PAD:.1f}" y="{top + 17:.1f}">{escape(task_name(task))}'
+            f'<text class="head left" x="{left + PAD:.1f}" y="{top + 17:.1f}">{escape(name)}'
             f'{client if task and task in clients else ""}</text>')
 
 
@@ -134,6 +136,8 @@ def _words(arrow: Arrow) -> str:
             f'{full_name(flow.target)}')
 
 
-def _describe(arrows: Iterable[Arrow]) -> str:
+def _describe(layout: Layout) -> str:
     """The picture in words, for those who cannot see it."""
-    return '; '.join(map(_words, arrows))
+    once = [f'{task_name(task)} stands for {count}, with the most bytes of any of them'
+            for task, count in layout.counts.items()]
+    return '; '.join([*once, *map(_words, layout.arrows)])

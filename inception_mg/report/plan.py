@@ -1,4 +1,4 @@
-"""What a step is going to move, told before it runs: by the law of the placement, and from the graph."""
+"""What a step is going to move, told before it runs: from the placement alone, and from the graph."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class Plan:
     unknown: tuple[str, ...]
 
 
-class Law(NamedTuple):
+class ExpectedBytes(NamedTuple):
     """A sum of bytes that follows from the placement and the variables' shapes alone.
 
     what: in words. kind: of KINDS. sources, targets: devices. bytes: per step.
@@ -44,7 +44,7 @@ class Law(NamedTuple):
     bytes: int
 
     def count(self, moves: Iterable[Transfer], kinds: dict[tuple[str, str], str]) -> int:
-        """The bytes of those `moves` that this law speaks of."""
+        """The bytes of those `moves` that this sum is of."""
         return sum(move.bytes for move in moves if move.source in self.sources and move.target in self.targets
                    and kinds.get((move.tensor, move.target)) == self.kind)
 
@@ -81,7 +81,8 @@ def plan_step(fetch: tf.Operation, trainable: Sequence[tf.Variable], default_dev
     return Plan(asked, tuple(moves), kinds, tuple(unknown))
 
 
-def laws(placement: Placement, trainable: Sequence[tf.Variable], statistics_bytes: int) -> list[Law]:
+def expected_bytes(placement: Placement, trainable: Sequence[tf.Variable], statistics_bytes: int
+                   ) -> list[ExpectedBytes]:
     """What each machine and each tower should receive and send: the weights once down, the gradients once up.
 
     A row is left out where nothing crosses, and where it takes the graph to say how much does: a tower
@@ -95,18 +96,18 @@ def laws(placement: Placement, trainable: Sequence[tf.Variable], statistics_byte
             name = _names(hosts)
             inside = hosts.union(*(devices_of(tower) for tower in placement.towers
                                    if hosts >= set(map(host_of, devices_of(tower)))))
-            rows += [Law(f'weights to {name}', WEIGHTS, homes, hosts, size),
-                     Law(f'gradients from {name}', GRADIENTS, inside, homes, size)]
+            rows += [ExpectedBytes(f'weights to {name}', WEIGHTS, homes, hosts, size),
+                     ExpectedBytes(f'gradients from {name}', GRADIENTS, inside, homes, size)]
     for number, tower in enumerate(placement.towers):
         devices = frozenset(devices_of(tower))
         hosts = frozenset(map(host_of, devices))
         if not devices & hosts:
-            rows += [Law(f'weights to tower {number}', WEIGHTS, hosts, devices, size),
-                     Law(f'gradients from tower {number}', GRADIENTS, devices, hosts | homes, size)]
+            rows += [ExpectedBytes(f'weights to tower {number}', WEIGHTS, hosts, devices, size),
+                     ExpectedBytes(f'gradients from tower {number}', GRADIENTS, devices, hosts | homes, size)]
     last = frozenset(devices_of(placement.towers[-1]))
     if not last & homes and statistics_bytes:  # To other machines by way of the tower's host.
         sources = last.union(map(host_of, last)) - homes
-        rows.append(Law('batch statistics from the last tower', STATISTICS, sources, homes, statistics_bytes))
+        rows.append(ExpectedBytes('batch statistics from the last tower', STATISTICS, sources, homes, statistics_bytes))
     return rows
 
 

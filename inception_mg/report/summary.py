@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from inception_mg.placement import Placement, bytes_of, machine_of, short_device, task_name
-from inception_mg.report.plan import ACTIVATIONS, OTHER, Law, Plan, devices_of
+from inception_mg.report.plan import ACTIVATIONS, OTHER, ExpectedBytes, Plan, devices_of
 from inception_mg.report.ways import Way
 from inception_mg.training.step_records import Transfer, devices_of_ops, transfers
 from inception_mg.training.timeline import READ, WAITING, WIRE, Shares, StepTrace
@@ -38,7 +38,7 @@ class GraphRun(NamedTuple):
     client: str
     placement: Placement
     plan: Plan
-    laws: list[Law]
+    expected: list[ExpectedBytes]
     variables: list[VariableRow]
     local: list[tuple[str, str]]
     seconds: float
@@ -73,7 +73,7 @@ class PairRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class LawRow:
+class ExpectedRow:
     """Bytes that follow from the placement and the shapes alone, and what came of them."""
 
     what: str
@@ -102,7 +102,7 @@ class WayReport:
     seconds: float
     devices: list[DeviceRow]
     pairs: list[PairRow]
-    laws: list[LawRow]
+    expected: list[ExpectedRow]
     wire: dict[str, dict[str, int]]
     balance: dict[str, int]
     local: list[dict[str, str]]
@@ -118,15 +118,15 @@ class WayReport:
 def summarise(way: Way, runs: Sequence[GraphRun], network_gbits: float) -> WayReport:
     """Joins the runs of a way's clients. network_gbits: the network for which to predict."""
     measured = [transfers(run.metadata) for run in runs]
-    pairs, laws = _pairs(runs, measured), _laws(runs, measured)
+    pairs, expected = _pairs(runs, measured), _expected(runs, measured)
     shares, wire, homes = _shares(runs), _wire(pairs), runs[0].placement.variables
     balance = {home: sum(row.bytes for row in runs[0].variables if row.device == home) for home in homes}
-    equal = all(row.planned == row.measured for row in (*pairs, *laws)) and all(
-        row.predicted == row.measured for row in laws)
+    equal = all(row.planned == row.measured for row in (*pairs, *expected)) and all(
+        row.predicted == row.measured for row in expected)
     bound = bound_by(shares, wire)
     return WayReport(
         way.name, way.title, way.text, [run.client for run in runs], sum(len(run.placement.towers) for run in runs),
-        max(run.seconds for run in runs), _devices(runs, pairs), pairs, laws, wire, balance, _local(runs),
+        max(run.seconds for run in runs), _devices(runs, pairs), pairs, expected, wire, balance, _local(runs),
         _moved(runs), sorted({name for run in runs for name in run.plan.unknown}), shares._asdict(), bound,
         f'a recorded step took {shares.parts()}: bound by {bound}', _prediction(wire, shares, network_gbits), equal)
 
@@ -162,14 +162,14 @@ def _pairs(runs: Sequence[GraphRun], measured: Sequence[Sequence[Transfer]]) -> 
     return sorted(rows, key=lambda row: (-row.measured, row.source, row.target))
 
 
-def _laws(runs: Sequence[GraphRun], measured: Sequence[Sequence[Transfer]]) -> list[LawRow]:
+def _expected(runs: Sequence[GraphRun], measured: Sequence[Sequence[Transfer]]) -> list[ExpectedRow]:
     """The rows of all clients; the last towers of several clients are told apart by their machine."""
     rows = []
     for run, moves in zip(runs, measured, strict=True):
-        for law in run.laws:
-            what = f'{task_name(run.client)}: {law.what}' if len(runs) > 1 else law.what
-            rows.append(LawRow(what, law.bytes, law.count(run.plan.moves, run.plan.kinds),
-                               law.count(moves, run.plan.kinds)))
+        for each in run.expected:
+            what = f'{task_name(run.client)}: {each.what}' if len(runs) > 1 else each.what
+            rows.append(ExpectedRow(what, each.bytes, each.count(run.plan.moves, run.plan.kinds),
+                                    each.count(moves, run.plan.kinds)))
     return rows
 
 

@@ -1,4 +1,4 @@
-"""The report's bytes for all five ways on the toy model: by law, as planned, as measured, all the same."""
+"""The report's bytes for all five ways on the toy model: as expected, as planned, as measured, all the same."""
 
 import dataclasses
 import json
@@ -40,11 +40,11 @@ def total(way: WayReport, kind: str, source: str = '', target: str = '') -> int:
                if row.kind == kind and row.source.startswith(source) and row.target.startswith(target))
 
 
-def test_measured_as_planned_and_as_the_law_says(way):
+def test_measured_as_planned_and_as_expected(way):
     assert way.equal
-    assert [(row.what, row.measured, row.planned) for row in way.laws] == \
-        [(row.what, row.predicted, row.predicted) for row in way.laws]
-    assert any(row.what.endswith('batch statistics from the last tower') for row in way.laws)
+    assert [(row.what, row.measured, row.planned) for row in way.expected] == \
+        [(row.what, row.predicted, row.predicted) for row in way.expected]
+    assert any(row.what.endswith('batch statistics from the last tower') for row in way.expected)
 
 
 def test_nothing_ran_elsewhere_than_asked(way):

@@ -13,7 +13,7 @@ from conftest import ROOT
 from inception_mg.report.layout import THICKEST, THINNEST, lay_out, machine_bottom
 from inception_mg.report.page import html_page, text_overview, text_report
 from inception_mg.report.picture import COLOURS, DARK, LIGHT, draw
-from inception_mg.report.summary import DeviceRow, LawRow, PairRow, WayReport, gbits_of
+from inception_mg.report.summary import DeviceRow, ExpectedRow, PairRow, WayReport, gbits_of
 from inception_mg.training.step_records import Transfer
 from inception_mg.training.timeline import size_text
 
@@ -38,7 +38,7 @@ def cluster() -> WayReport:
     return WayReport(
         'in_graph', '4  In-graph: one <client>', 'One graph.', ['/job:worker/task:0'], 2, 1.25,
         [device(PS, weights=WEIGHTS, slots=2 * WEIGHTS), *map(device, HOSTS), *map(device, DEVICES)], pairs,
-        [LawRow('weights to worker 0', WEIGHTS, WEIGHTS, WEIGHTS)],
+        [ExpectedRow('weights to worker 0', WEIGHTS, WEIGHTS, WEIGHTS)],
         {'ps 0': {'in': 90_000_000, 'out': 80_000_000}, 'worker 0': {'in': WEIGHTS, 'out': WEIGHTS}},
         {PS: 3 * WEIGHTS}, [{'name': 'input_0', 'device': HOSTS[0], 'why': 'its own place'}],
         [{'operation': 'strayed', 'asked': DEVICES[0], 'ran': HOSTS[0]}], [],
@@ -55,6 +55,19 @@ def split() -> WayReport:
                                                  for name in names[1:])]
     return dataclasses.replace(way, name='split_model', devices=rows, pairs=pairs, wire={}, clients=[''], moved=[],
                                balance={names[0]: WEIGHTS})
+
+
+def many(workers: int, num_ps: int) -> WayReport:
+    """Workers that all get W from every ps in equal parts, the last ps's a little larger; the last sends statistics."""
+    def name(job, task):
+        return f'/job:{job}/task:{task}/device:CPU:0'
+    servers, hosts = ([name(job, k) for k in range(count)] for job, count in (('ps', num_ps), ('worker', workers)))
+    pairs = [PairRow(*ends, kind, 3, size, size, 0.0) for k, ps in enumerate(servers) for host in hosts
+             for size in [WEIGHTS + 4 * k] for ends, kind in (((ps, host), 'weights'), ((host, ps), 'gradients'))]
+    pairs += [PairRow(name('worker', workers - 1), servers[0], 'statistics', 2, 400, 400, 0.0)]
+    pairs += [PairRow(hosts[0], hosts[-1], 'activations', 2, 800, 800, 0.0)] * (workers > 1)
+    rows = [*(device(ps, weights=WEIGHTS + 4 * k) for k, ps in enumerate(servers)), *map(device, hosts)]
+    return dataclasses.replace(cluster(), devices=rows, pairs=pairs)
 
 
 def elements(svg: str, tag: str, name: str) -> list[ElementTree.Element]:
@@ -112,6 +125,23 @@ def test_what_passes_a_box_is_led_under_it():
     boxes = layout.machines['/job:worker/task:1']
     assert [x for x, _ in arrow.via] == [boxes[0].x + boxes[0].width, boxes[0].x]
     assert all(boxes[0].bottom < y < machine_bottom(boxes, layout.arrows) for _, y in arrow.via)
+
+
+def test_many_machines_are_drawn_as_one_of_each():
+    svg = draw(many(8, 4), WEIGHTS)
+    assert len(elements(svg, 'rect', 'machine')) == len(elements(svg, 'rect', 'device')) == 2
+    heads = [''.join(text.itertext()) for text in elements(svg, 'text', 'left')]
+    assert heads == ['ps x 4', 'worker x 8' + '0 is the only client']
+    assert len(elements(svg, 'path', 'flow')) == 3  # Weights, gradients, statistics; none from worker to worker.
+    assert 'worker 0 stands for 8' in svg and '40,000,012 bytes of weights' in svg and '400 bytes of batch' in svg
+    each = draw(dataclasses.replace(many(8, 4), clients=['/job:worker/task:0', '/job:worker/task:1']), WEIGHTS)
+    assert 'each its own client' in each
+
+
+def test_few_machines_are_drawn_one_by_one():
+    assert len(elements(draw(many(3, 2), WEIGHTS), 'rect', 'machine')) == 5
+    assert len(elements(draw(many(4, 2), WEIGHTS), 'rect', 'machine')) == 3
+    assert len(elements(draw(many(3, 3), WEIGHTS), 'rect', 'machine')) == 4
 
 
 def test_a_picture_says_in_words_what_it_shows():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dist.benchmark import contenders, heats, peers
+from dist.benchmark import contenders, groups, peers
 from dist.benchmark.race import race, starting
 from dist.benchmark.flops import count_flops
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
@@ -63,7 +63,7 @@ def test_the_null_step_counts_the_weights_down_and_up(tmp_path):
     from dist.benchmark.tasks import trainable_shapes
     failed = {}
     settings = ['--width=0.05', '--image_size=75', '--batch_size=2']
-    with starting([heats.make_racer('null_step', settings)], tmp_path, os.environ,
+    with starting([groups.make_racer('null_step', settings)], tmp_path, os.environ,
                   failed.__setitem__) as ready:
         laps = race(ready, 1, 0.05, failed.__setitem__)
     assert not failed

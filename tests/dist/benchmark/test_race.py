@@ -10,8 +10,8 @@ import textwrap
 import pytest
 import tensorflow as tf
 
-from dist.benchmark import driver, heats
-from dist.benchmark.heats import Heat
+from dist.benchmark import driver, groups
+from dist.benchmark.groups import Group
 from dist.benchmark import figures
 from dist.benchmark.race import Lap, Racer, RacerFailed, Spread, race, ratios, spread, starting
 from dist.benchmark.flops import Conv, count_flops, heaviest_convolutions
@@ -179,7 +179,7 @@ def a_report(**parts) -> figures.Report:
     return figures.Report(**{
         'title': 'Title', 'machine': {'cpu': 'a CPU', 'cores': 2, 'tensorflow': '2'}, 'flags': {'batch_size': 8},
         'figures': figures.figures(laps, infos), 'start_seconds': [11.5], 'start_goal': 12.0,
-        'comparisons': figures.comparisons(laps, heats.pairs_for('float32')),
+        'comparisons': figures.comparisons(laps, groups.pairs_for('float32')),
         'failed': {'mirrored': 'why'}, 'peers': ['keras'], 'rounds': laps} | parts)
 
 
@@ -202,9 +202,9 @@ def test_the_report_as_a_picture(tmp_path):
 
 def test_flags_choose_contenders():
     def names(only='', peer='none', dtype='bfloat16'):
-        return heats.chosen_names(only, peer, dtype)
-    peers = {name for group in heats.PEERS.values() for name in group}
-    everything = {*heats.NAMES, heats.START}
+        return groups.chosen_names(only, peer, dtype)
+    peers = {name for group in groups.PEERS.values() for name in group}
+    everything = {*groups.NAMES, groups.START}
     assert set(names()) == everything - peers
     assert set(names(peer='all')) == everything
     assert set(names(peer='all', dtype='float32')) == everything - {'keras_float32'}
@@ -215,25 +215,25 @@ def test_flags_choose_contenders():
             names(**wrong)
 
 
-def test_heats_of_chosen_contenders():
-    def heats(*names):
-        return [heat.names for heat in heats.heats_of(names)]
-    assert heats('one_device', 'matmul') == [()]  # The pacers, alone.
-    assert heats('one_device', 'tcp') == [(), ('tcp',)]
-    assert heats('one_device', 'two_towers', 'matmul') == [('two_towers',)]
-    assert heats('input', 'start') == [('input',)]
-    assert heats('start') == []
+def test_groups_of_chosen_contenders():
+    def names_in(*names):
+        return [group.names for group in groups.groups_of(names)]
+    assert names_in('one_device', 'matmul') == [()]  # The baselines, alone.
+    assert names_in('one_device', 'tcp') == [(), ('tcp',)]
+    assert names_in('one_device', 'two_towers', 'matmul') == [('two_towers',)]
+    assert names_in('input', 'start') == [('input',)]
+    assert names_in('start') == []
 
 
-def test_the_driver_runs_pacers_through_all_heats_and_names_who_fails(tmp_path, monkeypatch):
-    """one_device starts once, runs in both heats, and goes on when another one dies."""
+def test_the_driver_runs_baselines_through_all_groups_and_names_who_fails(tmp_path, monkeypatch):
+    """one_device starts once, runs in both groups, and goes on when another one dies."""
     monkeypatch.setattr(driver, 'make_racer',
                         lambda name, settings: sleeper(tmp_path, name, dies_at=2 if name == 'mirrored' else -1))
     said = []
-    driver = driver.Driver([], 1, SLEEP, tmp_path, os.environ, said.append)
-    heats = [Heat('towers', ('two_towers', 'mirrored')), Heat('split', ('split_stages',)),
-             Heat('wire', ('tcp',), paced=False)]
-    found = driver.run(heats, ['one_device', 'two_towers', 'mirrored', 'split_stages', 'tcp'])
+    race = driver.Driver([], 1, SLEEP, tmp_path, os.environ, said.append)
+    rounds = [Group('towers', ('two_towers', 'mirrored')), Group('split', ('split_stages',)),
+              Group('wire', ('tcp',), with_baselines=False)]
+    found = race.run(rounds, ['one_device', 'two_towers', 'mirrored', 'split_stages', 'tcp'])
     assert [set(lap) for lap in found.laps] == [{'one_device', 'two_towers'}, {'one_device', 'split_stages'}, {'tcp'}]
     assert found.failed == {'mirrored': 'ended with 7: the last words'}
     assert '  mirrored failed, the others go on: ended with 7: the last words' in said
@@ -280,11 +280,11 @@ def test_a_start_without_a_step_says_what_came_last(tmp_path, monkeypatch):
 
 
 def test_clusters_get_their_processes():
-    racer = heats.make_racer('async_workers', ['--batch_size=4'])
+    racer = groups.make_racer('async_workers', ['--batch_size=4'])
     assert [command[-2:] for command in racer.commands] == [
         ['--job_name=ps', '--task_id=0'], ['--job_name=worker', '--task_id=0'], ['--job_name=worker', '--task_id=1']]
     assert racer.timed == 2 and all('--batch_size=4' in command for command in racer.commands)
-    client = heats.make_racer('in_graph', [])
+    client = groups.make_racer('in_graph', [])
     assert client.timed == 1 and client.commands[-1][-2:] == ['--job_name=worker', '--task_id=0']
 
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from dist.experiments import catalogue, machines, ps_bytes, split_gain, staleness, towers_equal
-from dist.experiments.dead_worker import Story
+from dist.experiments.dead_worker import Outage
 from dist.experiments.jobs import Client, one_layer, run_synchronously, start_clients, worker_placement
 from dist.experiments.measure import weights_per_ps
 from dist.experiments.order_statistics import mean_update, mean_wait, normalised_speedup, stragglers
@@ -182,11 +182,11 @@ def test_sixteen_devices_against_eight():
 def test_phases_of_a_death():
     steps = {'worker 0': list(np.arange(0.0, 40, 0.5)),
              'worker 2': [*np.arange(1.0, 10, 0.5), *np.arange(20.0, 40, 0.5)]}
-    story = Story(steps, killed=10.0, back=20.0)
-    phases = story.phases()
+    outage = Outage(steps, killed=10.0, back=20.0)
+    phases = outage.phases()
     assert phases == {'before': (3.0, 10.0), 'away': (12.0, 20.0), 'after': (22.0, 39.5)}
-    assert [story.rate('worker 0', phase) for phase in phases.values()] == pytest.approx([2, 2, 2])
-    assert [story.rate('worker 2', phase) for phase in phases.values()] == pytest.approx([2, 0, 2])
+    assert [outage.rate('worker 0', phase) for phase in phases.values()] == pytest.approx([2, 2, 2])
+    assert [outage.rate('worker 2', phase) for phase in phases.values()] == pytest.approx([2, 0, 2])
 
 
 def test_loss_between_two_points():

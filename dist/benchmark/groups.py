@@ -14,27 +14,27 @@ from inception_mg.errors import FlagError
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / 'scripts'
 CEILINGS = ('matmul', 'convolutions')
-PACERS = ('one_device', *CEILINGS)  # They run from the first heat to the last; all of training is compared with them.
+BASELINES = ('one_device', *CEILINGS)  # They run with every group; all of training is compared with them.
 
 
-class Heat(NamedTuple):
-    """Contenders whose rounds are run side by side. paced: the pacers take part."""
+class Group(NamedTuple):
+    """Contenders whose rounds are run side by side. with_baselines: the baselines take part."""
 
     title: str
     names: tuple[str, ...]
-    paced: bool = True
+    with_baselines: bool = True
 
 
-HEATS = (
-    Heat('one device', ('keras', 'keras_float32', 'end_to_end', 'inference')),
-    Heat('two devices of this machine', ('two_towers', 'mirrored', 'split_branches', 'split_stages')),
-    Heat('a cluster of one worker, and one of one client', ('ps_worker', 'in_graph')),
-    Heat('two workers, synchronous', ('sync_workers', 'multiworker')),
-    Heat('two workers, asynchronous', ('async_workers', 'parameter_server')),
-    Heat('input', ('input', 'input_2016'), paced=False),
-    Heat('wire', ('tcp', 'null_step'), paced=False))
+GROUPS = (
+    Group('one device', ('keras', 'keras_float32', 'end_to_end', 'inference')),
+    Group('two devices of this machine', ('two_towers', 'mirrored', 'split_branches', 'split_stages')),
+    Group('a cluster of one worker, and one of one client', ('ps_worker', 'in_graph')),
+    Group('two workers, synchronous', ('sync_workers', 'multiworker')),
+    Group('two workers, asynchronous', ('async_workers', 'parameter_server')),
+    Group('input', ('input', 'input_2016'), with_baselines=False),
+    Group('wire', ('tcp', 'null_step'), with_baselines=False))
 START = 'start'  # Not a contender: how long a cluster takes from its launch to its first step.
-NAMES = tuple(dict.fromkeys((*PACERS, *(name for heat in HEATS for name in heat.names))))
+NAMES = tuple(dict.fromkeys((*BASELINES, *(name for group in GROUPS for name in group.names))))
 FROM_RECORDS = ('end_to_end', 'input', 'input_2016', START)
 
 # Contenders of --peer.
@@ -87,12 +87,12 @@ def chosen_names(only: str, peer: str, compute_dtype: str) -> list[str]:
     return _names('only', only, [*NAMES, START]) or [*ours, *beside]
 
 
-def heats_of(names: Sequence[str]) -> list[Heat]:
-    """The heats of these contenders. The pacers alone have one if they race with nobody."""
-    heats = [heat._replace(names=tuple(name for name in heat.names if name in names)) for heat in HEATS]
-    heats = [heat for heat in heats if heat.names]
-    lonely = not any(heat.paced for heat in heats) and any(name in names for name in PACERS)
-    return [HEATS[0]._replace(names=()), *heats] if lonely else heats
+def groups_of(names: Sequence[str]) -> list[Group]:
+    """The groups of these contenders. The baselines alone have one if they race with nobody."""
+    groups = [group._replace(names=tuple(name for name in group.names if name in names)) for group in GROUPS]
+    groups = [group for group in groups if group.names]
+    lonely = not any(group.with_baselines for group in groups) and any(name in names for name in BASELINES)
+    return [GROUPS[0]._replace(names=()), *groups] if lonely else groups
 
 
 def make_racer(name: str, settings: Sequence[str]) -> Racer:
