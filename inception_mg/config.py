@@ -211,6 +211,16 @@ class LaunchConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class FitConfig:
+    """What a program for a model of your own (docs/your_model.md) adds to the flags of the others."""
+
+    batch_size: int = option(0, 'Examples per step of one process, instead of the task\'s own.')
+    launch: bool = option(False, 'Run a whole cluster of this program on this machine.')
+    evaluate: bool = option(False, 'Evaluate the newest checkpoint on the validation examples and end.')
+    export_dir: str = option('', 'Write a SavedModel of the newest checkpoint into this new folder and end.')
+
+
+@dataclasses.dataclass(frozen=True)
 class ReportConfig:
     """What scripts/report.py shows: which ways of running, on how many machines and devices."""
 

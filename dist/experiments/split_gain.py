@@ -45,10 +45,10 @@ class CountingLayers(Layers):
 
     costs: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def activate(self, net, made):
+    def activate(self, net, made, relu=True):
         """As in Layers."""
         self.costs[v1.get_variable_scope().name] = net.shape[1] * net.shape[2] * made.kernel.shape.num_elements()
-        return super().activate(net, made)
+        return super().activate(net, made, relu)
 
 
 @dataclasses.dataclass
@@ -59,9 +59,9 @@ class WaitingLayers(Layers):
     devices: dict[str, Busy] = dataclasses.field(default_factory=lambda: collections.defaultdict(Busy))
     spans: list[Span] = dataclasses.field(default_factory=list)
 
-    def activate(self, net, made):
+    def activate(self, net, made, relu=True):
         """As in Layers, and waits on the device that the placement gave the convolution."""
-        out = super().activate(net, made)
+        out = super().activate(net, made, relu)
         name, device = v1.get_variable_scope().name, out.device
         busy = self.devices[device]
 

@@ -28,26 +28,15 @@ from inception_mg.config import (
     ClusterConfig,
     DeviceConfig,
     EvalConfig,
+    FitConfig,
     InGraphConfig,
     LaunchConfig,
     OptimizerConfig,
     RunConfig,
-    option,
 )
 from inception_mg.errors import EXIT_FAILED, EXIT_SIGTERM, FlagError, UserError
 from inception_mg.fast.operations import PLAIN
 from inception_mg.training.task import Task
-
-
-@dataclasses.dataclass(frozen=True)
-class FitConfig:
-    """What `fit` adds to the flags of the programs."""
-
-    batch_size: int = option(0, 'Examples per step of one process, instead of the task\'s own.')
-    launch: bool = option(False, 'Run a whole cluster of this program on this machine.')
-    evaluate: bool = option(False, 'Evaluate the newest checkpoint on the validation examples and end.')
-    export_dir: str = option('', 'Write a SavedModel of the newest checkpoint into this new folder and end.')
-
 
 _CONFIGS = (FitConfig, RunConfig, DeviceConfig, OptimizerConfig, ClusterConfig, InGraphConfig, LaunchConfig)
 
