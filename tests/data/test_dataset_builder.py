@@ -27,7 +27,7 @@ def _photos(directory, **classes):
 
 
 def _build(train='', output='', **settings):
-    settings = {'train_shards': 1, 'validation_shards': 1, 'num_threads': 1} | settings
+    settings = {'train_shards': 1, 'validation_shards': 1, 'num_threads': 1, 'allow_one_class': True} | settings
     build = config.BuildConfig(train_directory=str(train), output_directory=str(output), **{
         name: str(value) if isinstance(value, os.PathLike) else value for name, value in settings.items()})
     checks.check_build(build)
@@ -266,8 +266,13 @@ def test_folder_names_that_no_labels_file_can_hold(tmp_path, name):
         _build(tmp_path / 'train', tmp_path / 'out')
 
 
-def test_an_empty_class_keeps_its_label(tmp_path, capsys):
-    _build(_photos(tmp_path / 'train', ant=2, bee=0, cow=2), tmp_path / 'out')
+def test_an_empty_folder_is_a_class_only_if_a_labels_file_says_so(tmp_path, capsys):
+    train = _photos(tmp_path / 'train', ant=2, bee=0, cow=2)
+    validation = _photos(tmp_path / 'validation', ant=1, eel=0)
+    _build(train, tmp_path / 'without', validation_directory=validation)
+    assert {record[:2] for record in _records(tmp_path / 'without')} == {(1, 'ant'), (2, 'cow')}
+    assert "empty folders are no classes: 'bee'" in capsys.readouterr().err
+    _build(train, tmp_path / 'out', labels_file=_labels(tmp_path, b'ant\nbee\ncow\n'))
     assert {record[:2] for record in _records(tmp_path / 'out')} == {(1, 'ant'), (3, 'cow')}
     assert "no image of 'bee'" in capsys.readouterr().err
     assert dataset_info.read_dataset_info(str(tmp_path / 'out')).num_outputs == 4
