@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from inception_mg.config import DataConfig, EvalConfig, ModelConfig
+from inception_mg.data.damage import explain_input_error
 from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
-from inception_mg.data.input_pipeline import evaluation_dataset, explain_input_error
+from inception_mg.data.input_pipeline import evaluation_dataset
 from inception_mg.data.progress import progress
 from inception_mg.errors import FlagError, UserError
 from inception_mg.evaluation import per_class
@@ -110,7 +111,7 @@ class Evaluation:
         self._setup, data = setup, setup.data
         with tf.Graph().as_default() as graph:
             self._graph = build_eval_graph(setup.paths, data, setup.model, setup.info.num_outputs,
-                                           setup.config.num_examples, setup.k)
+                                           setup.config.num_examples, setup.k, setup.images)
             self._weights = Weights(
                 self._graph.variables, setup.config.use_averages,
                 f'the data set in {data.data_dir} has {len(setup.info.classes)} classes; give the --data_dir, --width '
@@ -149,12 +150,13 @@ class Evaluation:
 
 
 def build_eval_graph(paths: Sequence[str], data: DataConfig, model: ModelConfig, num_outputs: int,
-                     num_examples: int, k: int) -> EvalGraph:
+                     num_examples: int, k: int, num_records: int = 0) -> EvalGraph:
     """Builds the network with fixed statistics over the images of `paths`; runs nothing."""
     with tf.device('/device:CPU:0'):
         dataset = evaluation_dataset(paths, image_size=data.image_size, batch_size=data.batch_size,
                                      num_preprocess_threads=data.num_preprocess_threads, num_examples=num_examples,
-                                     skip_damaged_records=data.skip_damaged_records)
+                                     skip_damaged_records=data.skip_damaged_records, num_classes=num_outputs - 1,
+                                     num_records=num_records)
         iterator = v1.data.make_initializable_iterator(dataset)
         images, labels, _ = iterator.get_next()
     layers = Layers(is_training=False, compute_dtype=tf.as_dtype(model.compute_dtype), width=model.width)

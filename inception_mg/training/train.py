@@ -8,8 +8,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
+from inception_mg.data.damage import explain_input_error
 from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
-from inception_mg.data.input_pipeline import explain_input_error, training_dataset
+from inception_mg.data.input_pipeline import training_dataset
 from inception_mg.errors import FlagError, UserError
 from inception_mg.model.inception_v3 import scopes_below
 from inception_mg.model.losses import inception_loss
@@ -56,7 +57,8 @@ def build_inception_step(placement: Placement, source: TrainingData, data: DataC
 
     def dataset_for(host: int, hosts: int, batch_size: int) -> tf.data.Dataset:
         return training_dataset(source.paths, source.num_examples, data=data, batch_size=batch_size,
-                                first_shard=reader * hosts + host, num_shards=readers * hosts)
+                                first_shard=reader * hosts + host, num_shards=readers * hosts,
+                                num_classes=len(source.info.classes))
 
     def loss_for(images, labels, tower):
         return inception_loss(images, labels, source.info.num_outputs, model, tower.branches, tower.stages)

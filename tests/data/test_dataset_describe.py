@@ -58,6 +58,6 @@ def test_what_cannot_be_described_names_the_shard(tmp_path):
         dataset_describe.describe_dataset(str(tmp_path))
     _write(path, *[(1, 'dog')] * 70)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match='train-00000-of-00001 is damaged between records 64 and 128'):
+    with pytest.raises(UserError, match='train-00000-of-00001: record 69 is damaged'):
         dataset_describe.describe_dataset(str(tmp_path))
     assert not (tmp_path / 'dataset.json').exists()

@@ -176,7 +176,8 @@ def test_files_that_cannot_be_read_are_returned_with_a_reason(tmp_path):
     (tmp_path / 'loop').symlink_to('loop')
     (tmp_path / 'folder').mkdir()
     reasons = {'pipe': ('not a regular file', 'not a file'), 'link': ('a link to nothing', 'link'),
-               'none': ('No such file', 'unreadable file'), 'loop': ('to itself', 'link'), 'x\0y': ('null', 'unreadable file'),
+               'none': ('No such file', 'unreadable file'), 'loop': ('to itself', 'link'),
+               'x\0y': ('null', 'unreadable file'),
                'folder': ('not a regular file', 'not a file')}
     for name, (reason, kind) in reasons.items():
         outcome = images.convert_file(str(tmp_path / name), 95)

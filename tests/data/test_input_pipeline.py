@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from inception_mg.config import DataConfig
-from inception_mg.data import input_pipeline
+from inception_mg.data import damage, input_pipeline
 from inception_mg.data.example import build_example
 from inception_mg.errors import UserError
 
@@ -172,7 +172,7 @@ def test_no_shards_or_only_empty_ones_are_refused(tmp_path, examples):
 def _failure(paths, data: DataConfig, steps: int = 50) -> UserError:
     with pytest.raises((tf.errors.OpError, UnicodeDecodeError)) as caught:
         _training(paths, 22, steps, data)
-    return input_pipeline.explain_input_error(caught.value, paths)
+    return damage.explain_input_error(caught.value, paths)
 
 
 def _damage_shard(paths, shard: int, how: str) -> None:
@@ -205,8 +205,8 @@ def test_a_missing_shard_is_named(tmp_path, examples):
 def test_skipping_goes_on_after_a_damaged_shard(tmp_path, examples, capfd):
     paths = _shards(tmp_path, examples, 2)
     _damage_shard(paths, 1, 'cut')
-    damage, = input_pipeline.count_damage(paths)
-    assert damage.path == paths[1] and damage.good_records == 10 and 'byte' in damage.reason
+    found, = damage.count_damage(paths)
+    assert found.path == paths[1] and found.good_records == 10 and 'byte' in found.reason
     labels = _labels(_training(paths, 22, 6, _data(batch_size=7, skip_damaged_records=True)))
     assert sorted(labels) == sorted([i for i in range(22) if i != 21] * 2)
     report = capfd.readouterr().err
@@ -250,11 +250,13 @@ def test_a_set_without_one_readable_image_ends(tmp_path):
 def test_a_set_without_one_whole_record_ends(tmp_path, examples):
     paths = [_write(tmp_path / 'bad', examples[:1])]
     _damage_shard(paths, 0, 'cut')
-    message = str(_failure(paths, _data(batch_size=2, skip_damaged_records=True)))
-    assert message == f'{paths[0]}: not one readable record'
+    with pytest.raises(UserError, match=f'{paths[0]}: not one readable record'):
+        _training(paths, 22, 1, _data(batch_size=2, skip_damaged_records=True))
+    with pytest.raises(UserError, match='not one readable record'):
+        _evaluation(paths, 2, skip_damaged_records=True)
 
 
 def test_errors_that_are_not_the_input_s_are_left_alone():
-    assert input_pipeline.explain_input_error(ValueError('x'), []) is None
+    assert damage.explain_input_error(ValueError('x'), []) is None
     error = tf.errors.InvalidArgumentError(None, None, 'Loss is not finite')
-    assert input_pipeline.explain_input_error(error, []) is None
+    assert damage.explain_input_error(error, []) is None
