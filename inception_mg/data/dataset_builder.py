@@ -135,7 +135,7 @@ def _classes_of_folders(found: Mapping[str, ClassFolders], known: DatasetInfo | 
     if empty := [name for name in folders.classes if name not in classes]:
         note(f'warning: {first}: empty folders are no classes: {quoted(empty)} (a --labels_file keeps them)')
     inner = [path for below in classes.values() for path in below.folders]
-    inside = f'holds only folders ({quoted(os.path.basename(path) for path in inner)})'
+    inside = f'holds only folders ({quoted(dict.fromkeys(map(os.path.basename, inner)))})'
     only_folders = all(not any(os.path.dirname(path) == os.path.dirname(below.folders[0]) for path in below.files)
                        if below.folders else False for below in classes.values())
     if len(classes) == 1 and not build.allow_one_class:

@@ -68,8 +68,8 @@ class _OddBoxes:
 
     def say(self) -> None:
         if self._count:
-            note(f'warning: {self._count} records, the first {self._first}, have boxes that are reversed, empty, outside '
-                 'of the image or incomplete: those are turned, cut off or left out in training')
+            note(f'warning: {self._count} records, the first {self._first}, have boxes that are reversed, empty, '
+                 'outside of the image or incomplete: those are turned, cut off or left out in training')
 
 
 def _build_scan() -> tuple:
