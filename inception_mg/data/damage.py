@@ -100,7 +100,8 @@ def explain_input_error(error: Exception, paths: Sequence[str]) -> UserError | N
 
 def _may_be_input(error: Exception) -> bool:
     if isinstance(error, tf.errors.OpError):
-        return 'IteratorGetNext' in f'{error.message} {error.op}'
+        said = f'{error.message} {error.op}'  # A message that quotes a record ends at its first zero byte.
+        return 'IteratorGetNext' in said or 'iterator: Iterator::' in said
     return isinstance(error, UnicodeDecodeError)
 
 

@@ -12,7 +12,7 @@ _MARKER = re.compile(rb'\xff+[^\x00\xff]')
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 _RESTARTS = range(0xD0, 0xD8)
-_START, _END, _SCAN, _TEMPORARY = 0xD8, 0xD9, 0xDA, 0x01
+_START, _END, _SCAN, _INTERVAL, _TEMPORARY = 0xD8, 0xD9, 0xDA, 0xDD, 0x01
 _PROBE = bytes.fromhex('5ae3914c7a25d8b6139d64f1428bce37')  # No 0xff: it would begin a marker.
 
 
@@ -28,7 +28,7 @@ class Scans(NamedTuple):
 def read_scans(data: bytes) -> Scans:
     """Walks through the segments of a JPEG, of several pictures the first; never fails, whatever the bytes."""
     pieces, copied, position, scans = [], 0, 2, 0
-    frame, missing = 0, {}  # {component: coefficients not yet sent whole}
+    interval, frame, missing = 0, 0, {}  # {component: coefficients not yet sent whole}
     while found := _MARKER.search(data, position):
         code, position = data[found.end() - 1], found.end()
         if code == _END:
@@ -39,15 +39,20 @@ def read_scans(data: bytes) -> Scans:
         segment, position = data[position + 2:position + length], position + max(2, length)
         if code in _FRAMES:
             frame, missing = code, {component: set(range(64)) for component in segment[6::3]}
+        elif code == _INTERVAL:
+            interval = int.from_bytes(segment[:2], 'big')
         elif code == _SCAN:
-            scans += 1
+            scans, restart = scans + 1, _RESTARTS[0]
             _take(segment, frame in _PROGRESSIVE, missing)
             while stretch := _MARKER.search(data, position):
                 pieces += data[copied:stretch.start()], _PROBE
                 copied, position = stretch.start(), stretch.end()
                 if data[position - 1] not in _RESTARTS:
                     position = copied
+                    if interval:  # Or the next stretch is the first that is missing.
+                        pieces += bytes([0xFF, restart]), _PROBE
                     break
+                restart = _RESTARTS[(data[position - 1] + 1) % 8]
             else:
                 break  # The file ends within coded data.
     end = found.end() if found else len(data)

@@ -326,7 +326,8 @@ def test_settings_out_of_range(settings, flag):
         checks.check_build(config.BuildConfig(**{'train_directory': 'a', 'output_directory': 'b'} | settings))
 
 
-@pytest.mark.parametrize('folder', ['lost+found', '$Recycle.Bin', '@eaDir', 'System Volume Information', '#recycle', 'FOUND.000'])
+@pytest.mark.parametrize('folder', ['lost+found', '$Recycle.Bin', '@eaDir', 'System Volume Information',
+                                    '#recycle', 'FOUND.000'])
 def test_folders_of_systems_are_no_classes_and_named(tmp_path, capsys, folder):
     train = _photos(tmp_path / 'train', ant=1, bee=1)
     for place in (train, train / 'ant'):

@@ -231,7 +231,8 @@ def test_a_jpeg_without_its_fine_scans_is_not_whole():
     (b'\0\0\0\x1cftypheix' + bytes(20), 'HEIC'), (b'\0\0\0\x18ftypmif1\0\0\0\0mif1heic', 'HEIC'),
     (b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- x -->\n<svg/>', 'SVG'), (b'%PDF-1.7\n', 'PDF'), (b'8BPS\0\1', 'PSD'),
     (b'\xff\x0a\xfa\x0b', 'JPEG XL'), (b'<!DOCTYPE html><html>', 'HTML'), (b'PK\3\4', 'ZIP'),
-    (b'\0\0\0\x20ftypisom', 'MP4 or MOV video'), (b'not a photo', 'text'), (bytes(500), 'zeros'), (b'\1\2\3', 'unknown'),
+    (b'\0\0\0\x20ftypisom', 'MP4 or MOV video'), (b'not a photo', 'text'),
+    (bytes(500), 'zeros'), (b'\1\2\3', 'unknown'),
     (b'', 'empty')])
 def test_what_is_no_image_is_named_by_kind(data, kind):
     with pytest.raises(images.BadImage, match='.' if kind in ('unknown', 'empty') else kind) as caught:

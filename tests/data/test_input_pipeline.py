@@ -304,7 +304,7 @@ def test_an_evaluation_without_one_image_fails_and_one_of_fewer_says_so(tmp_path
 
 
 @pytest.mark.parametrize('content, kind', [
-    (b'\x1f\x8b\x08', 'GZIP'), (b'version https://git-lfs.github.com/spec/v1', 'Git LFS'), (b'PK\3\4', 'ZIP'),
+    (b'\x1f\x8b\x08', 'GZIP'), (b'version https://git-lfs.github.com/spec/v1', 'Git LFS'), (b'PK\3\4abcd', 'ZIP'),
     (b'<!doctype html>', 'HTML')])
 def test_a_file_that_is_no_shard_is_named_by_kind(tmp_path, examples, content, kind):
     paths = _shards(tmp_path, examples, 2)
@@ -322,7 +322,7 @@ def test_an_image_of_another_kind_in_a_record_is_named(tmp_path, examples, file_
     Image.new('RGB', (9, 9)).save(buffer, file_format)
     paths = [_write(tmp_path / 'shard', [*examples[:2], _example(3, buffer.getvalue())])]
     message = str(_failure(paths, _data(batch_size=3, distort=True)))
-    assert f'{paths[0]}: record 2 (image image3.jpg) holds no JPEG: it is {file_format}' in message.replace('WebP', 'WEBP')
+    assert f'{paths[0]}: record 2 (image image3.jpg) holds no JPEG: it is {file_format}'.lower() in message.lower()
 
 
 def test_odd_boxes_are_no_crash(tmp_path):
