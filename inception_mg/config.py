@@ -49,6 +49,9 @@ class BuildConfig:
     on_bad_image: str = option(
         'skip', 'What to do with a file that is no readable image: skip it (and exit with 3 after '
         'writing the rest), or fail before any shard is put in place.', ON_BAD_IMAGE)
+    allow_one_class: bool = option(False, 'Build records of one class only, which mostly is a folder too many.')
+    allow_nested_folders: bool = option(
+        False, 'Build records where each class folder holds only folders; all images below are of the class.')
     jpeg_quality: int = option(95, 'Quality of JPEGs made from other formats, 1 to 100.')
     describe: bool = option(
         False, 'Write no records: count those already in --output_directory and write the '

@@ -40,7 +40,8 @@ def write(build: config.BuildConfig) -> int:
     reports = dataset_builder.build_dataset(build)
     for report in reports:
         print(f'{report.subset}: {report.images} images of {report.classes} classes in {report.shards} '
-              f'shards, {report.bytes / 1e6:.1f} MB; {len(report.skipped)} files skipped')
+              f'shards, {report.bytes / 1e6:.1f} MB; {len(report.skipped)} files skipped'
+              + (f': {report.kinds}' if report.kinds else ''))
     classes = len(dataset_info.read_dataset_info(build.output_directory).classes)
     print(f'{build.output_directory}: {classes} classes, labels 1 to {classes} (0 is the background); '
           'wrote labels.txt and dataset.json')

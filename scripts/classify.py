@@ -12,6 +12,7 @@ import sys
 
 import common  # First: it quiets TensorFlow's start.
 from inception_mg import checks, config
+from inception_mg.data.images import count_kinds
 from inception_mg.data.progress import note, progress
 from inception_mg.errors import FlagError
 
@@ -30,9 +31,10 @@ def main(arguments: list[str]) -> int:
     outcomes = classify(export_dir, found.paths, settings) if found.paths else iter(())
     if not sys.stdout.isatty():  # Else the lines show how far it is.
         outcomes = progress(outcomes, len(found.paths), 'classify', 'file')
-    unreadable = sum(show(outcome, settings.json) for outcome in itertools.chain(found.missing, outcomes))
+    unreadable = [outcome.kind for outcome in itertools.chain(found.missing, outcomes) if show(outcome, settings.json)]
     if unreadable:
-        note(f'{unreadable} of {len(found.paths) + len(found.missing)} could not be read')
+        note(f'{len(unreadable)} of {len(found.paths) + len(found.missing)} could not be read: '
+             f'{count_kinds(unreadable)}')
     return EXIT_UNREADABLE if unreadable else 0
 
 

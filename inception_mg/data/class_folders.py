@@ -1,64 +1,110 @@
 """Classes as people keep them: a folder of images each, and perhaps a file with their names."""
 
 import os
+import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from inception_mg.errors import UserError
 
-_NOT_IMAGES = ('thumbs.db', 'desktop.ini', '__macosx')  # Left behind by Windows and macOS.
+# What systems, servers and programs put beside people's files. Left out, and said; what is junk is not worth a word.
+_OF_SYSTEMS = re.compile(
+    r'lost\+found|found\.\d{3}|lost\.dir|__macosx|__pycache__|@(eadir|tmp|recycle|recently-snapshot|sharebin|snapshot)'
+    r'|#(recycle|snapshot)|~snapshot|recycler|recycled|system volume information|config\.msi|msocache|_gsdata_'
+    r'|\$(recycle\.bin|winreagent|sysreset|extend|windows\.~\w+)|network trash folder|temporary items'
+    r'|thevolumesettingsfolder|thefindbycontentfolder|ipynb_checkpoints|icon\r', re.IGNORECASE)
+_JUNK = re.compile(r'thumbs\.db|ehthumbs\.db|desktop\.ini|\._.*|\.(ds_store|directory|localized|gitkeep|gitignore)',
+                   re.IGNORECASE)
+_LABELS_LIMIT = 2**26  # Bytes of a labels file.
+
+
+class Found(NamedTuple):
+    """What lies below one folder. files: sorted, links followed. folders: paths of those directly in it.
+    left_out: paths that systems made, or hidden ones."""
+
+    files: list[str]
+    folders: list[str]
+    left_out: list[str]
+
+
+class ClassFolders(NamedTuple):
+    """What lies in a folder of class folders. classes: {name: what is below its folder}, sorted by name.
+    left_out: as in Found. loose: the number of files that lie beside the folders."""
+
+    classes: dict[str, Found]
+    left_out: list[str]
+    loose: int
 
 
 def read_class_names(path: str) -> list[str]:
     """Returns the names in a labels file, one a line.
 
     A byte-order mark, blanks around a name and empty lines don't count. Raises UserError if the file can't be
-    read as UTF-8.
+    read as UTF-8 text.
     """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UserError(f'cannot read the labels file {path}: it is no regular file')
     try:
         with open(path, encoding='utf-8-sig') as file:
-            lines = file.read().split('\n')  # Line ends of every system are '\n' by now.
+            text = file.read(_LABELS_LIMIT + 1)  # Line ends of every system are '\n' by now.
     except OSError as error:
         raise UserError(f'cannot read the labels file {path}: {error.strerror}') from None
     except UnicodeDecodeError:
         raise UserError(f'the labels file {path} is not UTF-8 text: save it as UTF-8') from None
-    return [name for name in map(_class_name, lines) if name]
+    if len(text) > _LABELS_LIMIT or '\0' in text:
+        raise UserError(f'the labels file {path} is not a text of one name per line: save it as UTF-8')
+    return [name for name in map(_class_name, text.split('\n')) if name]
 
 
-def class_folders(directory: str) -> dict[str, str]:
-    """Returns {class name: path} of the folders in a directory, sorted by name; hidden ones are left out.
+def find_classes(directory: str, wanted: Collection[str] = ()) -> ClassFolders:
+    """Returns what lies in a directory of class folders.
 
-    Raises UserError for names that a labels file can't hold and for names that look the same.
+    wanted: names that are classes although a system might have made the folder. Raises UserError for names that a
+    labels file can't hold and for names that look the same.
     """
-    folders = {}
-    for entry in _entries(directory):
-        if not entry.is_dir():
+    folders, found, loose = {}, {}, 0
+    entries, left_out = _entries(directory, wanted)
+    for entry in entries:
+        if not _is_folder(entry):
+            loose += 1
             continue
         name = _class_name(entry.name)
-        if len(name.splitlines()) != 1 or name != name.encode('utf-8', 'replace').decode():
+        if not name or any(unicodedata.category(c) in ('Cc', 'Cs', 'Zl', 'Zp') for c in name):
             raise UserError(f'{directory}: the folder name {entry.name!r} cannot be a class name: rename it')
         if name in folders:
             raise UserError(f'{directory}: two folders are called {name!r}, with other blanks or another '
                             'encoding of accents: rename one')
         folders[name] = entry.path
-    return dict(sorted(folders.items()))
+    for name, path in sorted(folders.items()):
+        found[name] = find_below(path)
+        left_out += found[name].left_out
+    return ClassFolders(found, left_out, loose)
 
 
-def files_below(folder: str, above: frozenset = frozenset()) -> list[str]:
-    """Returns the paths of all files below a folder, sorted; links are followed, hidden names left out."""
-    above = above | {_identity(os.stat(folder))}
-    files = []
-    for entry in _entries(folder):
-        if not entry.is_dir():
+def find_below(folder: str) -> Found:
+    """Returns what lies below a folder, each folder once, however many links lead to it.
+
+    A folder below that cannot be looked into counts as a file, which cannot be read either. Raises UserError for
+    the first one.
+    """
+    entries, left_out = _entries(folder)
+    folders = [entry.path for entry in entries if _is_folder(entry)]
+    files, seen, waiting = [], {_identity(os.stat(folder))}, entries[::-1]
+    while waiting:
+        entry = waiting.pop()
+        if not _is_folder(entry):
             files.append(entry.path)
-        elif _identity(entry.stat()) not in above:  # A link to a folder above would never end.
-            files += files_below(entry.path, above)
-    return files
-
-
-def loose_files(directory: str) -> int:
-    """Returns the number of files that lie in the directory itself, beside its folders."""
-    return sum(not entry.is_dir() for entry in _entries(directory))
+        elif (identity := _identity(entry.stat())) not in seen:
+            seen.add(identity)
+            try:
+                inner, hidden = _entries(entry.path)
+            except UserError:
+                files.append(entry.path)
+                continue
+            waiting += inner[::-1]
+            left_out += hidden
+    return Found(files, folders, left_out)
 
 
 def quoted(names: Iterable[str]) -> str:
@@ -77,11 +123,25 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _entries(folder: str) -> list[os.DirEntry]:
+def _is_folder(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # A link to itself.
+        return False
+
+
+def _entries(folder: str, wanted: Collection[str] = ()) -> tuple[list[os.DirEntry], list[str]]:
+    """Returns what is to be looked at in a folder, sorted, and the paths of what is left out."""
+    visible, left_out = [], []
     try:
         with os.scandir(folder) as entries:
-            visible = [entry for entry in entries
-                       if not entry.name.startswith('.') and entry.name.lower() not in _NOT_IMAGES]
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if _class_name(entry.name) in wanted:
+                    visible.append(entry)
+                elif entry.name.startswith('.') or _OF_SYSTEMS.fullmatch(entry.name):
+                    left_out += [entry.path] if not _JUNK.fullmatch(entry.name) else []
+                elif not _JUNK.fullmatch(entry.name):
+                    visible.append(entry)
     except OSError as error:
         raise UserError(f'cannot look into {folder}: {error.strerror}') from None
-    return sorted(visible, key=lambda entry: entry.name)
+    return visible, left_out

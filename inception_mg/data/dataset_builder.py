@@ -12,12 +12,12 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
 from inception_mg.config import BuildConfig
-from inception_mg.data.class_folders import class_folders, files_below, loose_files, quoted, read_class_names
+from inception_mg.data.class_folders import ClassFolders, find_classes, quoted, read_class_names
 from inception_mg.data.dataset_info import (
     BACKGROUND,
     DATASET_FILE,
@@ -29,8 +29,8 @@ from inception_mg.data.dataset_info import (
     write_dataset_info,
 )
 from inception_mg.data.example import build_example
-from inception_mg.data.images import convert_files
-from inception_mg.data.progress import note, progress
+from inception_mg.data.images import convert_files, count_kinds
+from inception_mg.data.progress import note, printable, progress
 from inception_mg.errors import UserError
 
 _SHUFFLE_SEED = 12345  # As in the 2016 release.
@@ -40,7 +40,8 @@ _SCRATCH_PREFIX = '.building-'
 
 @dataclasses.dataclass(frozen=True)
 class SubsetReport:
-    """What was written of one subset; `skipped` holds (path, reason) of each unreadable file."""
+    """What was written of one subset; `skipped` holds (path, reason) of each unreadable file, `kinds` how many there
+    are of which kind."""
 
     subset: str
     images: int
@@ -48,6 +49,7 @@ class SubsetReport:
     shards: int
     bytes: int
     skipped: tuple[tuple[str, str], ...]
+    kinds: str
 
 
 def build_dataset(build: BuildConfig) -> list[SubsetReport]:
@@ -59,11 +61,16 @@ def build_dataset(build: BuildConfig) -> list[SubsetReport]:
     output = build.output_directory
     directories = _directories(build)
     known = read_dataset_info(output) if os.path.exists(os.path.join(output, DATASET_FILE)) else None
-    classes = _class_names(build.labels_file, directories, known)
+    listed = _classes_of_file(build.labels_file) if build.labels_file else ()
+    found = {subset: find_classes(directory, listed) for subset, directory in directories.items()}
+    if build.labels_file:
+        listed = _without_background(build.labels_file, listed, next(iter(found.values())))
+    classes = listed or _classes_of_folders(found, known, build)
     _check_output(output, directories, classes, known)
     sources = {}
     for subset, directory in directories.items():
-        folders = _matching_folders(subset, directories, classes, build.labels_file)
+        _say_left_out(subset, found[subset])
+        folders = _matching_folders(subset, directories, found, classes, build.labels_file)
         sources[subset] = _labelled_files(subset, folders, classes)
         _check_number(subset, directory, len(sources[subset]), _num_shards(build, subset))
     with _scratch_folder(output) as scratch:
@@ -94,29 +101,58 @@ def _is_inside(inner: str, outer: str) -> bool:
     return inner != outer and inner.startswith(os.path.join(outer, ''))
 
 
-def _class_names(labels_file: str, directories: dict[str, str], known: DatasetInfo | None) -> tuple[str, ...]:
-    """Returns the classes: of the labels file, of the records already there, or of the first directory."""
-    first, directory = next(iter(directories.items()))
-    if labels_file:
-        return _classes_of_file(labels_file, class_folders(directory))
-    if known and first != 'train':
-        return known.classes
-    if folders := class_folders(directory):
-        return tuple(folders)
-    raise UserError(f'--{first}_directory={directory} holds no folder: put the images of each class into a '
-                    'folder with the name of the class')
-
-
-def _classes_of_file(path: str, folders: dict[str, str]) -> tuple[str, ...]:
+def _classes_of_file(path: str) -> tuple[str, ...]:
     names = read_class_names(path)
-    if names[:1] == [BACKGROUND] and BACKGROUND not in folders:
-        note(f'note: {path} starts with {BACKGROUND!r}: that is label 0, which needs no line')
-        del names[0]
     if not names:
         raise UserError(f'--labels_file={path} names no class')
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise UserError(f'--labels_file={path} names {quoted(twice)} more than once: keep one line each')
     return tuple(names)
+
+
+def _without_background(path: str, names: tuple[str, ...], first: ClassFolders) -> tuple[str, ...]:
+    if names[0] != BACKGROUND or BACKGROUND in first.classes:
+        return names
+    note(f'note: {path} starts with {BACKGROUND!r}: that is label 0, which needs no line')
+    if len(names) == 1:
+        raise UserError(f'--labels_file={path} names no class')
+    return names[1:]
+
+
+def _classes_of_folders(found: Mapping[str, ClassFolders], known: DatasetInfo | None, build: BuildConfig
+                        ) -> tuple[str, ...]:
+    """Returns the classes: of the records already there, or of the first directory, after a look at its layout."""
+    first, folders = next(iter(found.items()))
+    if known and first != 'train':
+        return known.classes
+    flag = f'--{first}_directory={getattr(build, f"{first}_directory")}'
+    classes = {name: below for name, below in folders.classes.items() if below.files}
+    if not folders.classes:
+        raise UserError(f'{flag} holds no folder: put the images of each class into a folder with the name of '
+                        'the class')
+    if not classes:
+        raise UserError(f'{flag} holds no file in any folder of a class')
+    if empty := [name for name in folders.classes if name not in classes]:
+        note(f'warning: {first}: empty folders are no classes: {quoted(empty)} (a --labels_file keeps them)')
+    inner = [path for below in classes.values() for path in below.folders]
+    inside = f'holds only folders ({quoted(dict.fromkeys(map(os.path.basename, inner)))})'
+    only_folders = all(not any(os.path.dirname(path) == os.path.dirname(below.folders[0]) for path in below.files)
+                       if below.folders else False for below in classes.values())
+    if len(classes) == 1 and not build.allow_one_class:
+        hint = (f', which {inside}: is --{first}_directory one folder too high?' if only_folders else
+                ': is each class in a folder of its own?')
+        raise UserError(f'{flag} has one class only, {next(iter(classes))!r}{hint} (--allow_one_class if it is meant)')
+    if len(classes) > 1 and only_folders and not build.allow_nested_folders:
+        raise UserError(f'{flag}: each of {quoted(classes)} {inside}, no file: if those are the classes name one '
+                        'folder further down, if not give --allow_nested_folders')
+    return tuple(classes)
+
+
+def _say_left_out(subset: str, folders: ClassFolders) -> None:
+    if folders.left_out:
+        note(f'note: {subset}: left out, as hidden or made by a system: {quoted(folders.left_out)}')
+    if folders.loose:
+        note(f'note: {subset}: files beside the class folders are ignored: {folders.loose}')
 
 
 def _check_output(output: str, subsets: Iterable[str], classes: tuple[str, ...],
@@ -147,33 +183,30 @@ def _difference(there: Sequence[str], here: Sequence[str]) -> str:
     return f'{len(there)} there and {len(here)} here'
 
 
-def _matching_folders(subset: str, directories: dict[str, str], classes: tuple[str, ...],
-                      labels_file: str) -> dict[str, str]:
-    """Returns {class: folder} of one subset.
+def _matching_folders(subset: str, directories: Mapping[str, str], found: Mapping[str, ClassFolders],
+                      classes: tuple[str, ...], labels_file: str) -> dict[str, list[str]]:
+    """Returns {class: its files} of one subset.
 
     The first directory must have a folder for every line of the labels file, and may have more. Another
-    directory may lack classes, and of folders may have only those that the first has.
+    directory may lack classes, and of folders with files may have only those that the first has.
     """
-    first, directory = next(iter(directories.values())), directories[subset]
-    folders = class_folders(directory)
+    first, directory, folders = next(iter(found)), directories[subset], found[subset].classes
     missing = [name for name in classes if name not in folders]
-    if labels_file and directory == first and missing:
+    if labels_file and subset == first and missing:
         raise UserError(f'--labels_file={labels_file} names {quoted(missing)}, but {directory} has no such '
                         'folder')
-    extra = [name for name in folders if name not in set(classes)]
-    if extra and not (labels_file and set(extra) <= set(class_folders(first))):
+    extra = [name for name, below in folders.items() if below.files and name not in set(classes)]
+    if extra and not (labels_file and set(extra) <= set(found[first].classes)):
         raise UserError(f'--{subset}_directory={directory} has a folder {quoted(extra)}, which is none of '
                         f'the {len(classes)} classes: rename or remove it')
     if extra:
         note(f'note: {subset}: --labels_file does not name these folders, they are ignored: {quoted(extra)}')
-    if loose := loose_files(directory):
-        note(f'note: {subset}: files beside the class folders are ignored: {loose}')
-    return {name: folder for name, folder in folders.items() if name not in extra}
+    return {name: folders[name].files for name in classes if name in folders}
 
 
-def _labelled_files(subset: str, folders: dict[str, str], classes: tuple[str, ...]) -> list[tuple[str, int]]:
+def _labelled_files(subset: str, folders: dict[str, list[str]], classes: tuple[str, ...]) -> list[tuple[str, int]]:
     """Returns (path, label) of every file of the classes, shuffled."""
-    files = [files_below(folders[name]) if name in folders else [] for name in classes]
+    files = [folders.get(name, []) for name in classes]
     if empty := [name for name, found in zip(classes, files, strict=True) if not found]:
         note(f'warning: {subset}: no image of {quoted(empty)}; every class keeps its label')
     sources = [(path, label) for label, found in enumerate(files, start=1) for path in found]
@@ -212,7 +245,7 @@ def _write_subset(scratch: str, subset: str, sources: list[tuple[str, int]], cla
     shards = _num_shards(build, subset)
     paths = [os.path.join(scratch, shard_name(subset, shard, shards)) for shard in range(shards)]
     _allow_open_files(subset, shards)
-    sizes, labels, skipped = [0] * shards, [], []
+    sizes, labels, skipped, kinds = [0] * shards, [], [], []
     try:
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(tf.io.TFRecordWriter(path)) for path in paths]
@@ -221,6 +254,7 @@ def _write_subset(scratch: str, subset: str, sources: list[tuple[str, int]], cla
                 if outcome.jpeg is None:
                     _refuse_or_note(path, outcome.reason, build.on_bad_image)
                     skipped.append((path, outcome.reason))
+                    kinds.append(outcome.kind)
                     continue
                 record = build_example(*outcome.jpeg, label=label, text=classes[label - 1], filename=path)
                 shard = len(labels) % shards  # Dealt in turn, so that bad files leave no shard short.
@@ -230,10 +264,10 @@ def _write_subset(scratch: str, subset: str, sources: list[tuple[str, int]], cla
     except (tf.errors.OpError, OSError) as error:
         raise UserError(f'cannot write to {build.output_directory}: {" ".join(str(error).split())}') from None
     if len(labels) < shards:
-        raise UserError(f'of {len(sources)} files for {subset} only {len(labels)} are readable images, fewer '
-                        f'than --{subset}_shards={shards}: nothing was written')
+        raise UserError(f'of {len(sources)} files for {subset} only {len(labels)} are readable images ('
+                        f'{count_kinds(kinds)} skipped), fewer than --{subset}_shards={shards}: nothing was written')
     _check_sizes(paths, sizes)
-    return SubsetReport(subset, len(labels), len(set(labels)), shards, sum(sizes), tuple(skipped))
+    return SubsetReport(subset, len(labels), len(set(labels)), shards, sum(sizes), tuple(skipped), count_kinds(kinds))
 
 
 def _outcomes(subset: str, sources: list[tuple[str, int]], build: BuildConfig) -> Iterator[tuple]:
@@ -247,7 +281,7 @@ def _outcomes(subset: str, sources: list[tuple[str, int]], build: BuildConfig) -
 
 def _refuse_or_note(path: str, reason: str, on_bad_image: str) -> None:
     if on_bad_image == 'fail':
-        raise UserError(f'{path}: {reason} (with --on_bad_image=fail nothing was written)')
+        raise UserError(f'{printable(path)}: {reason} (with --on_bad_image=fail nothing was written)')
     note(f'skipped {path}: {reason}')
 
 

@@ -1,5 +1,6 @@
 """Writes dataset.json for records that were made elsewhere, such as by the programs of 2016."""
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -7,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from inception_mg.data.class_folders import read_class_names
+from inception_mg.data.damage import check_kinds, count_damage, describe_record
 from inception_mg.data.dataset_info import (
     LABELS_FILE,
     SUBSETS,
@@ -15,10 +17,12 @@ from inception_mg.data.dataset_info import (
     shard_paths,
     write_dataset_info,
 )
+from inception_mg.data.example import box_faults
 from inception_mg.data.progress import note, progress
 from inception_mg.errors import UserError
 
 _RECORDS_AT_ONCE = 64
+_MAX_LABEL = 1_000_000  # A larger one is damage: a name is made for each label up to it.
 
 
 def describe_dataset(output_directory: str) -> DatasetInfo:
@@ -33,49 +37,92 @@ def describe_dataset(output_directory: str) -> DatasetInfo:
         shard_paths(output_directory, SUBSETS[0])  # Raises, and says what is in the folder.
     counts, texts = dict.fromkeys(paths, 0), {}
     shards = [(subset, path) for subset, found in paths.items() for path in found]
+    check_kinds([path for _, path in shards])
+    odd = _OddBoxes()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         scan = _build_scan()
         for subset, path in progress(shards, len(shards), 'describe', 'shards'):
-            for labels_v, texts_v in _scan_shard(session, scan, path):
+            before = counts[subset]
+            for labels_v, texts_v, odd_v in _scan_shard(session, scan, path):
+                odd.see(path, counts[subset] - before, odd_v)
                 counts[subset] += len(labels_v)
                 for label, text in zip(labels_v.tolist(), texts_v.tolist(), strict=True):
-                    texts.setdefault(label, text.decode(errors='replace'))
+                    texts.setdefault(label, ' '.join(text.decode(errors='replace').split()))
+    odd.say()
     info = DatasetInfo(_class_names(output_directory, texts), counts,
                        {subset: len(found) for subset, found in paths.items()})
     write_dataset_info(output_directory, info)
     return info
 
 
+class _OddBoxes:
+    """Counts the records whose boxes are mended in reading, to say so once."""
+
+    def __init__(self):
+        self._count, self._first = 0, ''
+
+    def see(self, path: str, start: int, odd_v: np.ndarray) -> None:
+        if odd_v.any():
+            self._first = self._first or f'record {start + int(odd_v.argmax())} of {path}'
+            self._count += int(odd_v.sum())
+
+    def say(self) -> None:
+        if self._count:
+            note(f'warning: {self._count} records, the first {self._first}, have boxes that are reversed, empty, '
+                 'outside of the image or incomplete: those are turned, cut off or left out in training')
+
+
 def _build_scan() -> tuple:
-    """Returns a placeholder for a shard's path, the op that opens it, and the next (labels, texts)."""
+    """Returns a placeholder for a shard's path, the op that opens it, and the next (labels, texts, odd boxes)."""
     path = tf.compat.v1.placeholder(tf.string, [])
     features = {'image/class/label': tf.io.FixedLenFeature([], tf.int64, default_value=-1),
                 'image/class/text': tf.io.FixedLenFeature([], tf.string, default_value='')}
     records = tf.data.TFRecordDataset(path).batch(_RECORDS_AT_ONCE)
-    records = records.map(lambda serialized: tf.io.parse_example(serialized, features)).prefetch(2)
+    records = records.map(lambda serialized: (tf.io.parse_example(serialized, features), box_faults(serialized)))
+    records = records.prefetch(2)
     iterator = tf.compat.v1.data.make_initializable_iterator(records)
-    fields = iterator.get_next()
-    return path, iterator.initializer, (fields['image/class/label'], fields['image/class/text'])
+    fields, odd = iterator.get_next()
+    return path, iterator.initializer, (fields['image/class/label'], fields['image/class/text'], odd)
 
 
 def _scan_shard(session: tf.compat.v1.Session, scan: tuple,
-                path: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+                path: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     path_t, initializer, batch = scan
     session.run(initializer, {path_t: path})
     done = 0
     while True:
         try:
-            labels_v, texts_v = session.run(batch)
+            labels_v, texts_v, odd_v = session.run(batch)
         except tf.errors.OutOfRangeError:
             return
-        except tf.errors.OpError as error:
-            raise UserError(f'{path} is damaged between records {done} and {done + _RECORDS_AT_ONCE}: '
-                            f'{error.message.splitlines()[0]}') from None
-        if labels_v.min() < 0:
-            record = done + int(labels_v.argmin())
-            raise UserError(f'{path}: record {record} has no image/class/label of 0 or more')
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            raise _explain(path, done, error) from None
+        wrong_v = (labels_v < 0) | (labels_v > _MAX_LABEL)
+        if wrong_v.any():
+            raise UserError(f'{path}: record {done + int(wrong_v.argmax())} has no image/class/label of 0 to '
+                            f'{_MAX_LABEL}: build the shard again')
+        yield labels_v, texts_v, odd_v
         done += len(labels_v)
-        yield labels_v, texts_v
+
+
+def _explain(path: str, done: int, error: Exception) -> UserError:
+    """Names the record; error: of reading those from `done` on."""
+    if damaged := count_damage([path]):
+        return UserError(f'{path}: record {damaged[0].good_records} is damaged ({damaged[0].reason}): build the shard '
+                         'again')
+    records = tf.compat.v1.io.tf_record_iterator(path)
+    for number, serialized in enumerate(itertools.islice(records, done, done + _RECORDS_AT_ONCE), done):
+        try:
+            feature = tf.train.Example.FromString(serialized).features.feature
+            labels, texts = feature['image/class/label'], feature['image/class/text']
+            if len(labels.int64_list.value) == 1 and len(texts.bytes_list.value) <= 1:
+                continue
+        except Exception:  # noqa: BLE001 (Whatever protobuf's implementations raise for bytes that are no message.)
+            return UserError(f'{path}: record {number} {describe_record(serialized)}: build the shard again')
+        return UserError(f'{path}: record {number} has no single number as its label, or no single name: '
+                         'build the shard again')
+    return UserError(f'{path}: one of the records {done} to {done + _RECORDS_AT_ONCE - 1} cannot be read: build the '
+                     'shard again')
 
 
 def _class_names(output_directory: str, texts: dict[int, str]) -> tuple[str, ...]:

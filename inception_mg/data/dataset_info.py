@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Mapping
 
 from inception_mg.errors import UserError
 from inception_mg.files import write_text
@@ -16,7 +17,9 @@ SUBSETS = ('train', 'validation')
 DATASET_FILE = 'dataset.json'
 LABELS_FILE = 'labels.txt'
 BACKGROUND = 'background'
+FORMAT = 1  # Counts up when an older reader would misunderstand the file. Files without a number are of 1.
 
+_MAX_BYTES = 2**27
 _DESCRIBE = 'scripts/build_image_data.py --describe --output_directory='
 
 
@@ -56,27 +59,51 @@ def read_dataset_info(data_dir: str) -> DatasetInfo:
     write_dataset_info wrote.
     """
     path = os.path.join(data_dir, DATASET_FILE)
+    remedy = f'write it anew with {_DESCRIBE}{data_dir}'
     try:
+        if os.path.exists(path) and not os.path.isfile(path):  # Opening a named pipe would wait for ever.
+            raise UserError(f'{path} is no regular file: move it away and {remedy}')
         with open(path, encoding='utf-8') as file:
-            fields = json.load(file)
-        return DatasetInfo(classes=tuple(map(str, fields['classes'])),
-                           counts={subset: int(n) for subset, n in fields['counts'].items()},
-                           shards={subset: int(n) for subset, n in fields['shards'].items()})
+            text = file.read(_MAX_BYTES + 1)
+        return _understand(text)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f'{path} is missing ({_contents(data_dir)}): write records there with '
             f'scripts/build_image_data.py, or for records that are there run {_DESCRIBE}{data_dir}') from None
     except OSError as error:
         raise UserError(f'cannot read {path}: {error.strerror}') from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f'{path} is damaged ({type(error).__name__}: {error}): write it anew with '
-                        f'{_DESCRIBE}{data_dir}') from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        reason = ' '.join(str(error).split()) or type(error).__name__
+        raise UserError(f'{path} is damaged ({reason}): {remedy}') from None
+
+
+def _understand(text: str) -> DatasetInfo:
+    """Turns the content of dataset.json into what it says; ValueError, or RecursionError, where that cannot be."""
+    if not text.strip() or len(text) > _MAX_BYTES:
+        raise ValueError('it is empty' if not text.strip() else 'it is too long')
+    fields = json.loads(text)
+    if not isinstance(fields, dict):
+        raise ValueError('it holds no JSON object')
+    if fields.get('format', FORMAT) != FORMAT:
+        raise ValueError(f'it has format {fields["format"]!r:.20}, this version reads {FORMAT}')
+    classes = fields.get('classes')
+    if not isinstance(classes, list) or not classes or not all(isinstance(name, str) and name for name in classes):
+        raise ValueError('its "classes" is no list of names')
+    '\n'.join(classes).encode()  # A ValueError for half a character, which nothing could print.
+    return DatasetInfo(tuple(classes), _numbers(fields, 'counts'), _numbers(fields, 'shards'))
+
+
+def _numbers(fields: Mapping, name: str) -> dict[str, int]:
+    numbers = fields.get(name)
+    if not isinstance(numbers, dict) or not all(type(number) is int and number >= 0 for number in numbers.values()):
+        raise ValueError(f'its "{name}" is no list of numbers, one for each subset')
+    return numbers
 
 
 def write_dataset_info(data_dir: str, info: DatasetInfo) -> None:
     """Writes data_dir/dataset.json under a temporary name, then renames it: readers see old or new."""
     write_text(os.path.join(data_dir, DATASET_FILE),
-               json.dumps(dataclasses.asdict(info), indent=1, ensure_ascii=False) + '\n')
+               json.dumps({'format': FORMAT, **dataclasses.asdict(info)}, indent=1, ensure_ascii=False) + '\n')
 
 
 def shard_name(subset: str, shard: int, shards: int) -> str:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 _EDGES = ('ymin', 'xmin', 'ymax', 'xmax')
+_EDGE_FEATURES = {f'image/object/bbox/{edge}': tf.io.VarLenFeature(tf.float32) for edge in _EDGES}
 
 
 class Record(NamedTuple):
@@ -33,7 +34,7 @@ class Record(NamedTuple):
 
     encoded: tf.Tensor   # string []: the JPEG
     label: tf.Tensor     # int32 []: 1..number of classes
-    bbox: tf.Tensor      # float32 [1, boxes, 4]: ymin, xmin, ymax, xmax as shares of height and width
+    bbox: tf.Tensor      # float32 [1, boxes, 4]: ymin, xmin, ymax, xmax as shares of height and width, within 0..1
     filename: tf.Tensor  # string []
     text: tf.Tensor      # string []
 
@@ -76,8 +77,9 @@ def build_example(encoded: bytes, height: int, width: int, label: int, text: str
 def parse_example(serialized: tf.Tensor) -> Record:
     """Returns the tensors of one serialized record (string []).
 
-    A field that is absent gives '' (encoded, filename, text), -1 (label) or no box. The op fails with
-    InvalidArgumentError on bytes that are no Example.
+    A field that is absent gives '' (encoded, filename, text), -1 (label) or no box. Boxes are mended: cut off at the
+    edges of the image, turned where they are reversed, and left out where nothing of them is inside or their edges
+    are not equally many. The op fails with InvalidArgumentError on bytes that are no Example.
     """
     text = tf.io.FixedLenFeature([], tf.string, default_value='')
     features = {
@@ -86,15 +88,41 @@ def parse_example(serialized: tf.Tensor) -> Record:
         'image/class/text': text,
         'image/class/label': tf.io.FixedLenFeature([], tf.int64, default_value=-1),
     }
-    features |= {f'image/object/bbox/{edge}': tf.io.VarLenFeature(tf.float32) for edge in _EDGES}
-    fields = tf.io.parse_single_example(serialized, features)
-    edges = [tf.sparse.to_dense(fields[f'image/object/bbox/{edge}']) for edge in _EDGES]
+    fields = tf.io.parse_single_example(serialized, features | _EDGE_FEATURES)
+    label = tf.clip_by_value(fields['image/class/label'], -1, tf.int32.max)  # A cast alone may make it a sound one.
     return Record(
         encoded=fields['image/encoded'],
-        label=tf.cast(fields['image/class/label'], tf.int32),
-        bbox=tf.stack(edges, axis=-1)[tf.newaxis],  # four of [boxes] -> [1, boxes, 4]
+        label=tf.cast(label, tf.int32),
+        bbox=_mended(_edges(fields))[tf.newaxis],
         filename=fields['image/filename'],
         text=fields['image/class/text'])
+
+
+def box_faults(serialized: tf.Tensor) -> tf.Tensor:
+    """Whether parse_example mends or leaves out a box; bool [n] of n serialized records, string [n]."""
+    def faulty(one: tf.Tensor) -> tf.Tensor:
+        edges = _edges(tf.io.parse_single_example(one, _EDGE_FEATURES))
+        mended = _mended(edges)
+        counts = tf.stack([tf.size(edge) for edge in edges])
+        if_whole = lambda: tf.reduce_any(tf.not_equal(tf.stack(edges, axis=-1), mended))  # noqa: E731
+        return tf.cond(tf.reduce_all(tf.equal(counts, tf.shape(mended)[0])), if_whole, lambda: tf.constant(True))
+
+    return tf.map_fn(faulty, serialized, fn_output_signature=tf.bool)
+
+
+def _edges(fields: dict) -> list[tf.Tensor]:
+    return [tf.sparse.to_dense(fields[name]) for name in _EDGE_FEATURES]
+
+
+def _mended(edges: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Four of float32 [boxes] in the order of _EDGES to [boxes, 4] of those with an area inside the image."""
+    counts = tf.stack([tf.size(edge) for edge in edges])
+    boxes = tf.stack([edge[:tf.reduce_min(counts)] for edge in edges], axis=-1)
+    first, last = boxes[:, :2], boxes[:, 2:]
+    low, high = (tf.clip_by_value(which(first, last), 0.0, 1.0) for which in (tf.minimum, tf.maximum))
+    sound = tf.reduce_all((low < high) & tf.math.is_finite(first + last), axis=1)
+    sound &= tf.equal(tf.reduce_min(counts), tf.reduce_max(counts))
+    return tf.boolean_mask(tf.concat([low, high], axis=1), sound)
 
 
 def _bytes(value: bytes) -> tf.train.Feature:

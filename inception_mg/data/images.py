@@ -1,7 +1,7 @@
 """Any image file to an RGB JPEG that TensorFlow decodes, in several processes. No TensorFlow here.
 
 A file's type is read from its content, never from its name. A three-channel JPEG, upright and whole,
-stays as it is, byte for byte, after being decoded once to see that it is whole. Everything else becomes an
+stays as it is, byte for byte, after being decoded to see that it is whole (jpeg_scans). Everything else becomes an
 RGB JPEG without chroma subsampling: the first frame of an animation, CMYK by the plain formula that
 TensorFlow uses too (colour profiles are not applied), transparency on white, 16 bits scaled to 8, and
 an image that its EXIF orientation shows turned is turned, because tf.io.decode_jpeg ignores EXIF.
@@ -17,18 +17,24 @@ import multiprocessing.connection
 import os
 import re
 import signal
+import stat
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageChops, ImageFile
 
+from inception_mg.data.jpeg_scans import read_scans
+from inception_mg.data.kinds import HEAD, UNKNOWN, kind_of
 from inception_mg.errors import UserError
 
 # Only formats of pictures: Pillow would start Ghostscript for an EPS file.
 _FORMATS = ('JPEG', 'PNG', 'GIF', 'BMP', 'WEBP', 'TIFF', 'PPM', 'JPEG2000', 'ICO', 'AVIF')
+_MAX_SIDE = 65500  # Pixels; libjpeg's limit. The limit of their number is Pillow's, as much as TensorFlow decodes.
+_MAX_BYTES = 2**30  # Of a file.
+_MAX_SCANS = 1000  # Of a JPEG; usual are 1 to 20. Each scan goes over the whole picture, however few bytes it has.
 _ORIENTATION = 0x0112  # The EXIF tag; value -> what turns the picture upright.
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -43,7 +49,11 @@ _PENDING_PER_PROCESS = 16
 
 
 class BadImage(Exception):
-    """The file is no readable image; the message is the reason, on one line."""
+    """The file is no readable image; the message is the reason, on one line. kind: what it is, for a count."""
+
+    def __init__(self, reason: str, kind: str):
+        super().__init__(reason)
+        self.kind = kind
 
 
 class Jpeg(NamedTuple):
@@ -55,16 +65,18 @@ class Jpeg(NamedTuple):
 
 
 class Converted(NamedTuple):
-    """What became of one file: a JPEG, or None and the reason."""
+    """What became of one file: a JPEG, or None, the reason, and for counting the kind, such as 'HEIC'."""
 
     jpeg: Jpeg | None
-    reason: str
+    reason: str = ''
+    kind: str = ''
 
 
 def to_jpeg(data: bytes, quality: int) -> Jpeg:
     """Returns the content of an image file as an RGB JPEG; raises BadImage if it is none, or not whole."""
+    kind = kind_of(data)
     if not data:
-        raise BadImage('the file is empty')
+        raise BadImage('the file is empty', kind)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # Odd metadata, and sizes that are large but allowed.
         try:
@@ -72,22 +84,37 @@ def to_jpeg(data: bytes, quality: int) -> Jpeg:
         except BadImage:
             raise
         except Image.UnidentifiedImageError:
-            raise BadImage(f'not an image (it starts with {data[:12]!r})') from None
+            raise BadImage(*_not_read(kind, data)) from None
         except Exception as error:  # noqa: BLE001 (Pillow's decoders raise nearly every type on bad bytes.)
-            raise BadImage(' '.join(f'{type(error).__name__}: {error}'.split())) from None
+            raise BadImage(' '.join(f'{type(error).__name__}: {error}'.split()), 'too large' if isinstance(
+                error, (Image.DecompressionBombError, MemoryError)) else f'damaged {kind}') from None
 
 
 def convert_file(path: str, quality: int) -> Converted:
     """Reads and converts one file; whatever is wrong with it is returned, not raised."""
     try:
-        if not os.path.isfile(path):  # Opening a named pipe would wait for ever.
-            return Converted(None, 'a link to nothing' if os.path.islink(path) else 'not a regular file')
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # Opening a named pipe would wait for ever.
+            return Converted(None, 'not a regular file', 'not a file')
         with open(path, 'rb') as file:
-            return Converted(to_jpeg(file.read(), quality), '')
+            head = file.read(HEAD)
+            if status.st_size > _MAX_BYTES:
+                return Converted(None, f'{status.st_size} bytes ({kind_of(head)}): a file of more than {_MAX_BYTES} is '
+                                 'not read', 'too large')
+            return Converted(to_jpeg(head + file.read(_MAX_BYTES), quality))
     except BadImage as error:
-        return Converted(None, str(error))
+        return Converted(None, str(error), error.kind)
     except OSError as error:
-        return Converted(None, error.strerror or str(error))
+        if os.path.islink(path) and not os.path.exists(path):
+            return Converted(None, 'a link to nothing or to itself', 'link')
+        return Converted(None, error.strerror or str(error), 'unreadable file')
+    except (ValueError, MemoryError) as error:  # A path that no system can have; a file too large for this one.
+        return Converted(None, f'{type(error).__name__}: {error}', 'unreadable file')
+
+
+def count_kinds(kinds: Iterable[str]) -> str:
+    """Returns how many there are of each kind, the most frequent first: such as '9 HEIC, 2 damaged JPEG'."""
+    return ', '.join(f'{number} {kind}' for kind, number in collections.Counter(kinds).most_common())
 
 
 def convert_files(paths: Sequence[str], quality: int, processes: int) -> Iterator[Converted]:
@@ -136,7 +163,14 @@ def _start_process() -> None:
 
 def _to_jpeg(data: bytes, quality: int) -> Jpeg:
     image = Image.open(io.BytesIO(data), formats=_formats())
-    image.load()
+    if max(image.size) > _MAX_SIDE:
+        raise BadImage(f'{image.width} x {image.height} pixels: a record holds at most {_MAX_SIDE} on a side, shrink '
+                       'it', 'too large')
+    if image.format in ('JPEG', 'MPO'):
+        image = _load_jpeg(image, data)
+    else:
+        _check_end(image, data)
+        image.load()
     turn = _UPRIGHT.get(_orientation(image))
     if image.mode == 'RGB' and turn is None and _is_clean_jpeg(image, data):
         return Jpeg(data, image.height, image.width)
@@ -146,6 +180,36 @@ def _to_jpeg(data: bytes, quality: int) -> Jpeg:
     buffer = io.BytesIO()
     rgb.save(buffer, 'JPEG', quality=quality, subsampling=0)
     return Jpeg(buffer.getvalue(), rgb.height, rgb.width)
+
+
+def _load_jpeg(image: ImageFile.ImageFile, data: bytes) -> ImageFile.ImageFile:
+    """Decodes a JPEG; BadImage where a part of the picture is missing, whatever the end of the file says."""
+    scans = read_scans(data)
+    if scans.scans > _MAX_SCANS:
+        raise BadImage(f'a JPEG of {scans.scans} scans, a picture has a few: it would take very long', 'damaged JPEG')
+    image.load()
+    probed = Image.open(io.BytesIO(scans.probed), formats=('JPEG',))
+    if not scans.all_sent or ImageChops.difference(probed, image).getbbox(alpha_only=False):
+        raise BadImage('not whole: a part of the picture is missing, decoders make it grey or blurred', 'damaged JPEG')
+    return image
+
+
+def _check_end(image: ImageFile.ImageFile, data: bytes) -> None:
+    """Finds files whose later part was never written, where their decoders do not notice."""
+    if image.format == 'PNG':
+        Image.open(io.BytesIO(data), formats=('PNG',)).verify()  # All checksums; decoding stops at the last pixel.
+    elif image.format in ('WEBP', 'AVIF') and not any(data[-256:]):
+        raise BadImage('not whole: it ends in zeros', f'damaged {kind_of(data)}')
+
+
+def _not_read(kind: str, data: bytes) -> tuple[str, str]:
+    """Returns the reason why a file is not taken for an image, and its kind."""
+    starts = f'it starts with {data[:12]!r}'
+    if kind == UNKNOWN:
+        return f'not an image ({starts})', 'unknown'
+    if kind.upper() in _formats():
+        return f'a damaged {kind} ({starts})', f'damaged {kind}'
+    return f'not an image that is read, but {kind} ({starts}): if it is a picture, save it as JPEG or PNG', kind
 
 
 @functools.cache
@@ -177,7 +241,8 @@ def _to_rgb(image: ImageFile.ImageFile) -> Image.Image:
         image_v = (np.asarray(image).astype(np.int64) + 128) // 257  # 0..65535 to 0..255, rounded
         return Image.fromarray(image_v.astype(np.uint8)).convert('RGB')
     if image.mode in ('I', 'F'):
-        raise BadImage(f'32-bit pixels (mode {image.mode}) have no known range: save it with 8 bits')
+        raise BadImage(f'32-bit pixels (mode {image.mode}) have no known range: save it with 8 bits',
+                       f'{image.format} of 32 bits')
     if image.mode == 'CMYK' and image.format in ('JPEG', 'MPO') and 'adobe' not in image.info:
         image = ImageChops.invert(image)  # Pillow takes every CMYK JPEG to be inverted, as Adobe's are.
     if image.has_transparency_data:

@@ -11,9 +11,14 @@ _Item = TypeVar('_Item')
 _SECONDS_BETWEEN_LINES = 30
 
 
+def printable(text: str) -> str:
+    """Returns a text, such as a file's name, that takes one line and any terminal or file can show."""
+    return ''.join(c if c.isprintable() else c.encode('unicode_escape').decode() for c in text)
+
+
 def note(text: str) -> None:
     """Prints one line on stderr without tearing a progress bar."""
-    tqdm.tqdm.write(text, file=sys.stderr)
+    tqdm.tqdm.write(printable(text), file=sys.stderr)
 
 
 def progress(items: Iterable[_Item], total: int, name: str, unit: str) -> Iterator[_Item]:

@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from inception_mg.config import DataConfig, EvalConfig, ModelConfig
+from inception_mg.data.damage import explain_input_error
 from inception_mg.data.dataset_info import read_dataset_info, shard_paths
-from inception_mg.data.input_pipeline import evaluation_dataset, explain_input_error
+from inception_mg.data.input_pipeline import evaluation_dataset
 from inception_mg.data.progress import progress
 from inception_mg.errors import FlagError, UserError
 from inception_mg.evaluation import per_class
@@ -113,7 +114,8 @@ def set_up(data: DataConfig, model: ModelConfig, config: EvalConfig,
     def dataset_for() -> tf.data.Dataset:
         dataset = evaluation_dataset(paths, image_size=data.image_size, batch_size=data.batch_size,
                                      num_preprocess_threads=data.num_preprocess_threads,
-                                     num_examples=config.num_examples, skip_damaged_records=data.skip_damaged_records)
+                                     num_examples=config.num_examples, skip_damaged_records=data.skip_damaged_records,
+                                     num_classes=len(info.classes), num_records=images)
         return dataset.map(lambda inputs, labels, filename: (inputs, labels))
 
     def logits_for(inputs: tf.Tensor) -> tf.Tensor:

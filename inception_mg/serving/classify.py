@@ -14,9 +14,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from inception_mg.config import BuildConfig, ClassifyConfig
-from inception_mg.data.class_folders import files_below
+from inception_mg.data.class_folders import find_below
 from inception_mg.data.dataset_info import LABELS_FILE
 from inception_mg.data.images import convert_files
+from inception_mg.data.progress import printable
 from inception_mg.errors import FlagError, UserError
 
 v1 = tf.compat.v1
@@ -35,10 +36,12 @@ class Classified(NamedTuple):
     path: str
     best: tuple[Guess, ...]
     error: str = ''
+    kind: str = ''  # Of a file that could not be read, for counting.
 
     def line(self) -> str:
         """For the screen."""
-        return f'{self.path}: ' + (self.error or ', '.join(f'{name} {share:.4f}' for name, share in self.best))
+        best = ', '.join(f'{name} {share:.4f}' for name, share in self.best)
+        return f'{printable(self.path)}: {self.error or best}'
 
     def as_json(self) -> str:
         """One JSON object on one line."""
@@ -58,7 +61,7 @@ def find_files(arguments: Sequence[str]) -> Found:
     paths, missing = [], []
     for argument in arguments:
         if os.path.isdir(argument):
-            found = files_below(argument)
+            found = find_below(argument).files
         elif os.path.lexists(argument):
             found = [argument]
         else:
@@ -67,7 +70,7 @@ def find_files(arguments: Sequence[str]) -> Found:
         if not found:
             why = 'no file in it' if os.path.isdir(argument) else (
                 'matches no file' if glob.has_magic(argument) else 'no such file or folder')
-            missing.append(Classified(argument, (), why))
+            missing.append(Classified(argument, (), why, 'not there'))
     return Found(list(dict.fromkeys(paths)), missing)
 
 
@@ -82,7 +85,8 @@ def classify(export_dir: str, paths: Sequence[str], config: ClassifyConfig) -> I
             good = [converted.jpeg.data for _, converted in batch if converted.jpeg]
             guesses = iter(classifier.best(good, config.top_k) if good else [])
             for path, converted in batch:
-                yield Classified(path, next(guesses)) if converted.jpeg else Classified(path, (), converted.reason)
+                yield Classified(path, next(guesses)) if converted.jpeg else Classified(
+                    path, (), converted.reason, converted.kind)
 
 
 class Classifier:
@@ -101,8 +105,12 @@ class Classifier:
                 signature = loaded.signature_def[v1.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY]
                 self._image_bytes = signature.inputs['image_bytes'].name
                 self._probabilities = signature.outputs['probabilities'].name
+                outputs = graph.get_tensor_by_name(self._probabilities).shape[-1]
             except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
                 raise UserError(f'cannot load the model in {export_dir}: {str(error).splitlines()[0]}') from error
+        if outputs not in (None, len(self._labels)):
+            raise UserError(f'{os.path.join(export_dir, "assets", LABELS_FILE)} names {len(self._labels)} outputs, the '
+                            f'model has {outputs}: export it anew with scripts/export.py')
 
     def __enter__(self) -> 'Classifier':
         return self

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from inception_mg.config import DataConfig, ModelConfig, OptimizerConfig
+from inception_mg.data.damage import explain_input_error
 from inception_mg.data.dataset_info import DatasetInfo, read_dataset_info, shard_paths
-from inception_mg.data.input_pipeline import explain_input_error, training_dataset
+from inception_mg.data.input_pipeline import training_dataset
 from inception_mg.errors import FlagError
 from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.losses import classification_loss
@@ -61,7 +62,7 @@ def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
 
     def dataset_for(part: int, parts: int, batch_size: int) -> tf.data.Dataset:
         return training_dataset(source.paths, source.num_examples, data=data, batch_size=batch_size,
-                                first_shard=part, num_shards=parts, operations=operations)
+                                first_shard=part, num_shards=parts, num_classes=len(classes), operations=operations)
 
     def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
         return classification_loss(*batch, source.info.num_outputs, model, tower.branches, tower.stages,

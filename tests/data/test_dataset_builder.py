@@ -27,7 +27,7 @@ def _photos(directory, **classes):
 
 
 def _build(train='', output='', **settings):
-    settings = {'train_shards': 1, 'validation_shards': 1, 'num_threads': 1} | settings
+    settings = {'train_shards': 1, 'validation_shards': 1, 'num_threads': 1, 'allow_one_class': True} | settings
     build = config.BuildConfig(train_directory=str(train), output_directory=str(output), **{
         name: str(value) if isinstance(value, os.PathLike) else value for name, value in settings.items()})
     checks.check_build(build)
@@ -266,8 +266,13 @@ def test_folder_names_that_no_labels_file_can_hold(tmp_path, name):
         _build(tmp_path / 'train', tmp_path / 'out')
 
 
-def test_an_empty_class_keeps_its_label(tmp_path, capsys):
-    _build(_photos(tmp_path / 'train', ant=2, bee=0, cow=2), tmp_path / 'out')
+def test_an_empty_folder_is_a_class_only_if_a_labels_file_says_so(tmp_path, capsys):
+    train = _photos(tmp_path / 'train', ant=2, bee=0, cow=2)
+    validation = _photos(tmp_path / 'validation', ant=1, eel=0)
+    _build(train, tmp_path / 'without', validation_directory=validation)
+    assert {record[:2] for record in _records(tmp_path / 'without')} == {(1, 'ant'), (2, 'cow')}
+    assert "empty folders are no classes: 'bee'" in capsys.readouterr().err
+    _build(train, tmp_path / 'out', labels_file=_labels(tmp_path, b'ant\nbee\ncow\n'))
     assert {record[:2] for record in _records(tmp_path / 'out')} == {(1, 'ant'), (3, 'cow')}
     assert "no image of 'bee'" in capsys.readouterr().err
     assert dataset_info.read_dataset_info(str(tmp_path / 'out')).num_outputs == 4
@@ -319,3 +324,45 @@ def test_settings_out_of_range(settings, flag):
     checks.check_build(config.BuildConfig(train_directory='a', output_directory='b'))
     with pytest.raises(FlagError, match=f'--{flag}'):
         checks.check_build(config.BuildConfig(**{'train_directory': 'a', 'output_directory': 'b'} | settings))
+
+
+@pytest.mark.parametrize('folder', ['lost+found', '$Recycle.Bin', '@eaDir', 'System Volume Information',
+                                    '#recycle', 'FOUND.000'])
+def test_folders_of_systems_are_no_classes_and_named(tmp_path, capsys, folder):
+    train = _photos(tmp_path / 'train', ant=1, bee=1)
+    for place in (train, train / 'ant'):
+        _image(place / folder / 'thumb.png')
+    report, = _build(train, tmp_path / 'out')
+    assert report.images == 2 and dataset_info.read_dataset_info(str(tmp_path / 'out')).classes == ('ant', 'bee')
+    said = capsys.readouterr().err
+    assert repr(str(train / folder)) in said and repr(str(train / 'ant' / folder)) in said
+    labels = _labels(tmp_path, f'ant\n{folder}\n'.encode())  # Somebody's class may be called so.
+    assert _build(train, tmp_path / 'named', labels_file=labels)[0].classes == 2
+
+
+def test_layouts_that_are_one_folder_off_are_refused(tmp_path):
+    one = _photos(tmp_path / 'all/photos', ant=1, bee=1).parent
+    with pytest.raises(UserError, match="one class only, 'photos', which holds only folders .'ant', 'bee'"):
+        _build(one, tmp_path / 'out', allow_one_class=False)
+    with pytest.raises(UserError, match='one class only.*--allow_one_class'):
+        _build(_photos(tmp_path / 'single', ant=2), tmp_path / 'out', allow_one_class=False)
+    _photos(tmp_path / 'all/more', ant=1)
+    with pytest.raises(UserError, match="'more', 'photos' holds only folders .*--allow_nested_folders"):
+        _build(one, tmp_path / 'out')
+    assert _build(one, tmp_path / 'out', allow_nested_folders=True)[0].images == 3
+
+
+def test_links_that_lead_nowhere_or_round_are_counted(tmp_path, capsys):
+    train = _photos(tmp_path / 'train', ant=1, bee=1)
+    (train / 'ant/self').symlink_to('self')
+    (train / 'one').symlink_to(train / 'two')
+    (train / 'two').symlink_to(train / 'one')
+    for number in range(12):  # Each leads to all: every path through them would be 12! folders.
+        (train / f'ant/ring{number}').mkdir()
+        for other in range(12):
+            (train / f'ant/ring{number}/to{other}').symlink_to(train / f'ant/ring{other}')
+    os.mkfifo(train / 'bee/pipe')
+    _image(train / 'bee/two\nlines.png')
+    report, = _build(train, tmp_path / 'out')
+    assert report.images == 3 and report.kinds == '1 link, 1 not a file' or report.kinds == '1 not a file, 1 link'
+    assert 'files beside the class folders are ignored: 2' in capsys.readouterr().err

@@ -58,6 +58,22 @@ def test_what_cannot_be_described_names_the_shard(tmp_path):
         dataset_describe.describe_dataset(str(tmp_path))
     _write(path, *[(1, 'dog')] * 70)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match='train-00000-of-00001 is damaged between records 64 and 128'):
+    with pytest.raises(UserError, match='train-00000-of-00001: record 69 is damaged'):
         dataset_describe.describe_dataset(str(tmp_path))
     assert not (tmp_path / 'dataset.json').exists()
+
+
+def test_records_that_are_wrong_inside_are_named(tmp_path, capsys):
+    path = tmp_path / 'train-00000-of-00001'
+    _write(path, (1, 'dog'), (2**40, 'x'))
+    with pytest.raises(UserError, match='record 1 has no image/class/label of 0 to 1000000'):
+        dataset_describe.describe_dataset(str(tmp_path))
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(build_example(b'', 2, 3, 1, 'two\nlines', 'a', boxes=[(0, 0, 1, 1)]))
+        writer.write(build_example(b'', 2, 3, 1, 'x', 'a', boxes=[(.8, 0, .2, 1)]))
+    assert dataset_describe.describe_dataset(str(tmp_path)).classes == ('two lines',)
+    assert f'1 records, the first record 1 of {path}, have boxes' in capsys.readouterr().err
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b'\xff\xff')
+    with pytest.raises(UserError, match='record 0 is no tf.train.Example'):
+        dataset_describe.describe_dataset(str(tmp_path))

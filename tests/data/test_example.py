@@ -80,3 +80,18 @@ def test_a_2016_imagenet_record_with_two_boxes():
 def test_absent_fields():
     record_v = _parsed(_serialized(width=_feature(3)))
     assert (record_v.encoded, record_v.label, record_v.filename) == (b'', -1, b'')
+
+
+def test_boxes_are_mended():
+    record_v = _parsed(build_example(b'', 2, 3, 1, 'x', 'x', boxes=[
+        (.9, .8, .1, .2), (-1, .5, .5, 2), (float('nan'), 0, 1, 1), (2, 2, 3, 3), (.5, .5, .5, .5), (0, 0, 1, 1)]))
+    np.testing.assert_allclose(record_v.bbox, [[[.1, .2, .9, .8], [0, .5, .5, 1], [0, 0, 1, 1]]])
+    uneven = _parsed(_serialized(
+        object__bbox__xmin=_feature(.1, .2), object__bbox__xmax=_feature(.3, .4),
+        object__bbox__ymin=_feature(.5), object__bbox__ymax=_feature(.7, .8)))
+    assert uneven.bbox.shape == (1, 0, 4)
+
+
+def test_a_label_too_large_for_its_type_does_not_become_another():
+    for label, read in ((2**32 + 1, 2**31 - 1), (-2**32 + 1, -1), (-7, -1)):
+        assert _parsed(_serialized(class__label=_feature(label))).label == read

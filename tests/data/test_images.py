@@ -139,7 +139,7 @@ _BAD = {
     'text': (b'These are notes, not a photo.\n', 'not an image'),
     'cut header': (_saved(_picture(), 'JPEG')[:300], 'Truncated'),
     'cut pixels': (_saved(_picture(), 'JPEG')[:-60], 'truncated'),
-    'cut png': (_saved(_picture(), 'PNG')[:-60], 'truncated'),
+    'cut png': (_saved(_picture(), 'PNG')[:-60], '[Tt]runcated'),
     'cut bmp': (_saved(_picture(), 'BMP')[:-60], 'truncated'),
     'zeros': (b'\xff\xd8\xff' + bytes(64), '.'),
     'floats': (_saved(Image.new('F', (8, 8)), 'TIFF'), 'no known range'),
@@ -173,10 +173,15 @@ def test_a_decompression_bomb_is_a_bad_file(monkeypatch):
 def test_files_that_cannot_be_read_are_returned_with_a_reason(tmp_path):
     os.mkfifo(tmp_path / 'pipe')
     (tmp_path / 'link').symlink_to(tmp_path / 'gone')
-    reasons = {'pipe': 'not a regular file', 'link': 'link to nothing', 'none': 'not a regular file'}
-    for name, reason in reasons.items():
-        jpeg, said = images.convert_file(str(tmp_path / name), 95)
-        assert jpeg is None and reason in said
+    (tmp_path / 'loop').symlink_to('loop')
+    (tmp_path / 'folder').mkdir()
+    reasons = {'pipe': ('not a regular file', 'not a file'), 'link': ('a link to nothing', 'link'),
+               'none': ('No such file', 'unreadable file'), 'loop': ('to itself', 'link'),
+               'x\0y': ('null', 'unreadable file'),
+               'folder': ('not a regular file', 'not a file')}
+    for name, (reason, kind) in reasons.items():
+        outcome = images.convert_file(str(tmp_path / name), 95)
+        assert outcome.jpeg is None and reason in outcome.reason and outcome.kind == kind
 
 
 def test_order_and_result_do_not_depend_on_the_processes(tmp_path):
@@ -200,3 +205,54 @@ def test_a_killed_process_is_an_error_not_a_hang(tmp_path):
         os.kill(child.pid, signal.SIGKILL)
     with pytest.raises(UserError, match='process died.*num_threads'):
         list(outcomes)
+
+
+@pytest.mark.parametrize('options', [{}, {'progressive': True}, {'restart_marker_rows': 1}, {'subsampling': 0}])
+@pytest.mark.parametrize('mode', ['RGB', 'L', 'CMYK'])
+def test_a_cut_jpeg_with_an_end_mark_is_not_whole(options, mode):
+    noise = Image.fromarray(np.random.RandomState(1).randint(0, 255, (64, 64, 3), np.uint8)).convert(mode)
+    data = _saved(noise, 'JPEG', **options)
+    start = data.index(b'\xff\xda') + 20
+    for share in (0.05, 0.5, 0.97):
+        with pytest.raises(images.BadImage, match='not whole|truncated|Truncated') as caught:
+            images.to_jpeg(data[:int(start + share * (len(data) - start))] + b'\xff\xd9', 95)
+        assert caught.value.kind == 'damaged JPEG'
+    assert images.to_jpeg(data, 95).width == 64
+
+
+def test_a_jpeg_without_its_fine_scans_is_not_whole():
+    data = _saved(_picture(), 'JPEG', progressive=True)
+    last = data.rindex(b'\xff\xda')
+    with pytest.raises(images.BadImage, match='not whole'):
+        images.to_jpeg(data[:last] + b'\xff\xd9', 95)
+
+
+@pytest.mark.parametrize('data, kind', [
+    (b'\0\0\0\x1cftypheix' + bytes(20), 'HEIC'), (b'\0\0\0\x18ftypmif1\0\0\0\0mif1heic', 'HEIC'),
+    (b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- x -->\n<svg/>', 'SVG'), (b'%PDF-1.7\n', 'PDF'), (b'8BPS\0\1', 'PSD'),
+    (b'\xff\x0a\xfa\x0b', 'JPEG XL'), (b'<!DOCTYPE html><html>', 'HTML'), (b'PK\3\4', 'ZIP'),
+    (b'\0\0\0\x20ftypisom', 'MP4 or MOV video'), (b'not a photo', 'text'),
+    (bytes(500), 'zeros'), (b'\1\2\3', 'unknown'),
+    (b'', 'empty')])
+def test_what_is_no_image_is_named_by_kind(data, kind):
+    with pytest.raises(images.BadImage, match='.' if kind in ('unknown', 'empty') else kind) as caught:
+        images.to_jpeg(data, 95)
+    assert caught.value.kind == kind
+
+
+def test_sizes_that_no_record_holds():
+    with pytest.raises(images.BadImage, match='65600 x 2 pixels.*65500'):
+        images.to_jpeg(_saved(Image.new('1', (65600, 2)), 'PNG'), 95)
+    with pytest.raises(images.BadImage, match='900000000 pixels') as caught:
+        images.to_jpeg(_saved(Image.new('1', (30000, 30000)), 'PNG'), 95)
+    assert caught.value.kind == 'too large'
+
+
+def test_webp_whose_end_was_never_written():
+    data = _saved(Image.fromarray(np.random.RandomState(1).randint(0, 255, (64, 64, 3), np.uint8)), 'WEBP')
+    with pytest.raises(images.BadImage, match='not whole'):
+        images.to_jpeg(data[:-600] + bytes(600), 95)
+
+
+def test_kinds_are_counted():
+    assert images.count_kinds(['PDF', 'HEIC', 'HEIC']) == '2 HEIC, 1 PDF'

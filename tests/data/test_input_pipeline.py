@@ -1,11 +1,15 @@
 """Every record once per epoch and reader set, reproducible, and damage that is named or skipped."""
 
+import gzip
+import io
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from inception_mg.config import DataConfig
-from inception_mg.data import input_pipeline
+from inception_mg.data import damage, input_pipeline
 from inception_mg.data.example import build_example
 from inception_mg.errors import UserError
 
@@ -172,7 +176,7 @@ def test_no_shards_or_only_empty_ones_are_refused(tmp_path, examples):
 def _failure(paths, data: DataConfig, steps: int = 50) -> UserError:
     with pytest.raises((tf.errors.OpError, UnicodeDecodeError)) as caught:
         _training(paths, 22, steps, data)
-    return input_pipeline.explain_input_error(caught.value, paths)
+    return damage.explain_input_error(caught.value, paths)
 
 
 def _damage_shard(paths, shard: int, how: str) -> None:
@@ -205,8 +209,8 @@ def test_a_missing_shard_is_named(tmp_path, examples):
 def test_skipping_goes_on_after_a_damaged_shard(tmp_path, examples, capfd):
     paths = _shards(tmp_path, examples, 2)
     _damage_shard(paths, 1, 'cut')
-    damage, = input_pipeline.count_damage(paths)
-    assert damage.path == paths[1] and damage.good_records == 10 and 'byte' in damage.reason
+    found, = damage.count_damage(paths)
+    assert found.path == paths[1] and found.good_records == 10 and 'byte' in found.reason
     labels = _labels(_training(paths, 22, 6, _data(batch_size=7, skip_damaged_records=True)))
     assert sorted(labels) == sorted([i for i in range(22) if i != 21] * 2)
     report = capfd.readouterr().err
@@ -250,11 +254,78 @@ def test_a_set_without_one_readable_image_ends(tmp_path):
 def test_a_set_without_one_whole_record_ends(tmp_path, examples):
     paths = [_write(tmp_path / 'bad', examples[:1])]
     _damage_shard(paths, 0, 'cut')
-    message = str(_failure(paths, _data(batch_size=2, skip_damaged_records=True)))
-    assert message == f'{paths[0]}: not one readable record'
+    with pytest.raises(UserError, match=f'{paths[0]}: not one readable record'):
+        _training(paths, 22, 1, _data(batch_size=2, skip_damaged_records=True))
+    with pytest.raises(UserError, match='not one readable record'):
+        _evaluation(paths, 2, skip_damaged_records=True)
 
 
 def test_errors_that_are_not_the_input_s_are_left_alone():
-    assert input_pipeline.explain_input_error(ValueError('x'), []) is None
+    assert damage.explain_input_error(ValueError('x'), []) is None
     error = tf.errors.InvalidArgumentError(None, None, 'Loss is not finite')
-    assert input_pipeline.explain_input_error(error, []) is None
+    assert damage.explain_input_error(error, []) is None
+
+
+@pytest.mark.parametrize('label', [23, -3, 2**32 + 1])
+@pytest.mark.parametrize('evaluates', [False, True])
+def test_a_label_that_is_none_is_named_or_skipped(tmp_path, examples, capfd, label, evaluates):
+    wrong = build_example(_jpeg(0), 16, 20, label, 'x', 'x.jpg')
+    paths = [_write(tmp_path / 'été', [*examples[:4], wrong])]
+
+    def read(skip: bool):
+        if evaluates:
+            return _evaluation(paths, 2, num_classes=22, skip_damaged_records=skip)
+        return _training(paths, 5, 4, _data(batch_size=2, skip_damaged_records=skip), num_classes=22)
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        read(False)
+    message = str(damage.explain_input_error(caught.value, paths))
+    assert message.startswith(f'{paths[0]}: record 4 has label ') and '1 to 22' in message
+    assert set(_labels(read(True))) == {0, 1, 2, 3}
+    assert f'skipped record 4 of {paths[0]}: its label is not one of dataset.json' in capfd.readouterr().err
+
+
+def test_a_reader_whose_part_is_empty_fails_instead_of_ending(tmp_path, examples):
+    paths = [_write(tmp_path / 'shard', examples[:1])]
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:  # The number of records is not known.
+        _training(paths, 0, 1, _data(batch_size=1), first_shard=1, num_shards=2)
+    assert 'not one readable record' in str(damage.explain_input_error(caught.value, paths))
+
+
+def test_an_evaluation_without_one_image_fails_and_one_of_fewer_says_so(tmp_path, examples, capfd):
+    bad = [_write(tmp_path / 'bad', [_example(1, b'no image')] * 3)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match='not one readable record'):
+        _evaluation(bad, 2, skip_damaged_records=True)
+    good = [_write(tmp_path / 'good', examples[:5])]
+    assert len(_labels(_evaluation(good, 2, num_records=8))) == 5
+    assert 'only 5 of 8 images' in capfd.readouterr().err
+    _evaluation(good, 2, num_records=8, num_examples=5)
+    assert 'only' not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize('content, kind', [
+    (b'\x1f\x8b\x08', 'GZIP'), (b'version https://git-lfs.github.com/spec/v1', 'Git LFS'), (b'PK\3\4abcd', 'ZIP'),
+    (b'<!doctype html>', 'HTML')])
+def test_a_file_that_is_no_shard_is_named_by_kind(tmp_path, examples, content, kind):
+    paths = _shards(tmp_path, examples, 2)
+    whole = open(paths[1], 'rb').read()
+    with open(paths[1], 'wb') as file:
+        file.write(gzip.compress(whole) if kind == 'GZIP' else content + bytes(50))
+    for skip in (False, True):
+        with pytest.raises(UserError, match=f'{paths[1]} is no shard of records but {kind}'):
+            _training(paths, 22, 1, _data(batch_size=2, skip_damaged_records=skip))
+
+
+@pytest.mark.parametrize('file_format', ['GIF', 'WEBP', 'PNG'])
+def test_an_image_of_another_kind_in_a_record_is_named(tmp_path, examples, file_format):
+    buffer = io.BytesIO()
+    Image.new('RGB', (9, 9)).save(buffer, file_format)
+    paths = [_write(tmp_path / 'shard', [*examples[:2], _example(3, buffer.getvalue())])]
+    message = str(_failure(paths, _data(batch_size=3, distort=True)))
+    assert f'{paths[0]}: record 2 (image image3.jpg) holds no JPEG: it is {file_format}'.lower() in message.lower()
+
+
+def test_odd_boxes_are_no_crash(tmp_path):
+    boxes = [[(.9, .9, .1, .1)], [(-1, 0, .5, 2)], [(float('nan'), 0, 1, 1)], [(2, 2, 3, 3)], [(.5, .5, .5, .5)]]
+    records = [build_example(_jpeg(9), 16, 20, 1, 'x', f'{i}.jpg', boxes=each) for i, each in enumerate(boxes)]
+    assert len(_training([_write(tmp_path / 'shard', records)], 5, 2, _data(batch_size=5, distort=True))) == 2

@@ -59,7 +59,8 @@ def test_terminated_run_leaves_nothing_behind(tmp_path):
     Image.new('RGB', (1500, 1500)).save(train / 'dog/0.png')
     for image in range(1, 3000):  # Enough to be caught at work.
         os.link(train / 'dog/0.png', train / f'dog/{image}.png')
-    process = subprocess.Popen([*_SCRIPT, f'--train_directory={train}', f'--output_directory={tmp_path}/out'],
+    process = subprocess.Popen([*_SCRIPT, f'--train_directory={train}', f'--output_directory={tmp_path}/out',
+                                '--allow_one_class'],
                                stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob('out/.building-*/train-*')) and time.monotonic() < deadline:

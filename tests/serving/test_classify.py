@@ -44,7 +44,7 @@ def photographs(tmp_path_factory) -> pathlib.Path:
 def evaluated(photographs: pathlib.Path, small_model: str, folder: pathlib.Path) -> dict[str, np.ndarray]:
     """File name -> probabilities, by records of the files and the graph of evaluation."""
     build_dataset(BuildConfig(validation_directory=str(photographs.parent), output_directory=str(folder),
-                              validation_shards=1, num_threads=1))
+                              validation_shards=1, num_threads=1, allow_one_class=True))
     with tf.Graph().as_default(), v1.Session() as session:
         batches = v1.data.make_initializable_iterator(evaluation_dataset(
             shard_paths(str(folder), 'validation'), image_size=75, batch_size=20, num_preprocess_threads=1))
