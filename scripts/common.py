@@ -20,7 +20,7 @@ if _ROOT not in sys.path:
 
 from absl import app, flags  # noqa: E402
 
-from inception_mg import tf_environment  # noqa: E402
+from inception_mg import paths, tf_environment  # noqa: E402
 from inception_mg.errors import UserError  # noqa: E402
 
 os.environ.update(tf_environment.DEFAULTS | os.environ)
@@ -57,6 +57,20 @@ def given_flags() -> frozenset[str]:
     return frozenset(name for name in flags.FLAGS if flags.FLAGS[name].present)
 
 
+def show(lines: Sequence[str]) -> None:
+    """Prints lines, if there are any."""
+    for line in lines:
+        print(line)
+
+
+def settle_paths() -> None:
+    """Replaces the value of every flag that is a path by the path that it means; FlagError for one that cannot be
+    used (see inception_mg/paths.py)."""
+    for name in sorted(set(paths.FLAGS) & set(flags.FLAGS)):
+        if isinstance(flags.FLAGS[name].value, str):
+            flags.FLAGS[name].value = paths.settle(f'--{name}', flags.FLAGS[name].value, paths.FLAGS[name])
+
+
 def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, arguments: str = '') -> None:
     """Parses the command line, calls main() and exits with its code.
 
@@ -64,6 +78,8 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
     flags may also come after them. A UserError ends as one line on stderr and its own exit code; an unknown or
     malformed flag as one line and 2.
     """
+    for stream in (sys.stdout, sys.stderr):  # Whatever a class or a file is called, a screen takes it: escaped.
+        stream.reconfigure(errors='backslashreplace')
     sys.stdout.reconfigure(line_buffering=True)  # Status lines reach a log file when they are said.
     app.define_help_flags()
     flags.FLAGS.set_gnu_getopt(bool(arguments))
@@ -74,6 +90,7 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
     if rest and not arguments:
         _exit(f'cannot use the argument {rest[0]!r}: flags look like --name=value', 2)
     try:
+        settle_paths()
         code = main(*[rest] if arguments else []) or 0
     except UserError as error:
         _exit(str(error), error.exit_code)

@@ -9,6 +9,8 @@ import os
 
 import common  # First: it quiets TensorFlow's start.
 from inception_mg import checks, config
+from inception_mg.run_dir import model_card
+from inception_mg.training.decays import decay_lines
 
 EXIT_SIGNAL = 143
 
@@ -21,6 +23,8 @@ def main() -> int:
     checks.check_data(data)
     checks.check_model(model)
     checks.check_run(run, optimizer)
+    data, model = model_card.settle_for_training(run.train_dir, data, model, common.given_flags())
+    common.show(decay_lines(model, run))
     if devices.log_device_placement:
         os.environ['TF_CPP_MIN_LOG_LEVEL'] = '0'  # TensorFlow prints the placement at its INFO level.
     with common.quiet_import():

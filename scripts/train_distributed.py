@@ -15,9 +15,11 @@ from absl import flags
 
 import common  # First: it quiets TensorFlow's start.
 from dist import hosts
-from dist.server import choose_gpus, hide_gpus
+from dist.server import check_port, choose_gpus, hide_gpus
 from inception_mg import checks, config
 from inception_mg.errors import FlagError
+from inception_mg.run_dir import model_card
+from inception_mg.training.decays import decay_lines
 
 
 def main() -> int:
@@ -36,7 +38,11 @@ def main() -> int:
     checks.check_run(run, optimizer, writes=cluster.is_chief or cluster.job == 'evaluator')
     if cluster.job == 'evaluator':
         return evaluate(data, model, run)
+    data, model = model_card.settle_for_training(run.train_dir, data, model, common.given_flags())
     choose_gpus(settings.gpus, os.environ)
+    check_port(cluster.address, cluster.name)
+    if cluster.is_chief:
+        common.show(decay_lines(model, run))
     with common.quiet_import():
         from dist.worker import run_worker
     return run_worker(cluster, data, model, optimizer, common.from_flags(config.DeviceConfig), run, settings)
@@ -45,6 +51,7 @@ def main() -> int:
 def serve(cluster: hosts.Cluster, settings: config.ClusterConfig) -> int:
     """The ps: it must not see a GPU, so they are hidden before TensorFlow is there to look."""
     hide_gpus(os.environ)
+    check_port(cluster.address, cluster.name)  # Before TensorFlow's import, which takes seconds.
     with common.quiet_import():
         from dist.worker import run_ps
     return run_ps(cluster, settings)

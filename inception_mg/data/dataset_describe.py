@@ -17,6 +17,7 @@ from inception_mg.data.dataset_info import (
 )
 from inception_mg.data.progress import note, progress
 from inception_mg.errors import UserError
+from inception_mg.reasons import reason_of
 
 _RECORDS_AT_ONCE = 64
 
@@ -70,7 +71,7 @@ def _scan_shard(session: tf.compat.v1.Session, scan: tuple,
             return
         except tf.errors.OpError as error:
             raise UserError(f'{path} is damaged between records {done} and {done + _RECORDS_AT_ONCE}: '
-                            f'{error.message.splitlines()[0]}') from None
+                            f'{reason_of(error)}') from None
         if labels_v.min() < 0:
             record = done + int(labels_v.argmin())
             raise UserError(f'{path}: record {record} has no image/class/label of 0 or more')

@@ -18,6 +18,7 @@ from inception_mg.data.class_folders import files_below
 from inception_mg.data.dataset_info import LABELS_FILE
 from inception_mg.data.images import convert_files
 from inception_mg.errors import FlagError, UserError
+from inception_mg.reasons import reason_of
 
 v1 = tf.compat.v1
 
@@ -102,7 +103,7 @@ class Classifier:
                 self._image_bytes = signature.inputs['image_bytes'].name
                 self._probabilities = signature.outputs['probabilities'].name
             except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
-                raise UserError(f'cannot load the model in {export_dir}: {str(error).splitlines()[0]}') from error
+                raise UserError(f'cannot load the model in {export_dir}: {reason_of(error)}') from error
 
     def __enter__(self) -> 'Classifier':
         return self

@@ -25,8 +25,8 @@ def test_flags():
 
 
 def test_ipv6():
-    cluster = hosts.from_flags('[::1]:2222', '[fe80::1]:2223', 'ps', 0)
-    assert hosts.split_address(cluster.address, '') == ('::1', 2222)
+    cluster = hosts.from_flags('[fe80::2]:2222', '[fe80::1]:2223', 'ps', 0)
+    assert hosts.split_address(cluster.address, '') == ('fe80::2', 2222)
 
 
 @pytest.mark.parametrize('ps, workers, job, index, words', [
@@ -158,17 +158,37 @@ def test_port_shared_on_purpose_is_in_use_too():
             check_port(f'127.0.0.1:{holder.getsockname()[1]}', 'ps 0', patience=0)
 
 
+@pytest.mark.parametrize('ps, workers, words', [
+    ('localhost:1', 'b:2,c:3', 'ps 0 is at localhost, which on every machine is that machine itself'),
+    ('a:1', 'b:2,127.0.0.2:3', 'worker 1 is at 127.0.0.2'), ('a:1', '[::1]:2', 'worker 0 is at ::1'),
+    ('0.0.0.0:1', 'b:2', 'ps 0: .* is every interface'), ('a:1', '[::]:2', 'worker 0: .* is every interface'),
+    ('a:1', '0:2', 'is every interface'), ('[zz]:1', 'b:2', r'\[zz\] in .* is no IPv6 address'),
+    ('[1.2.3.4]:1', 'b:2', 'is no IPv6 address')])
+def test_addresses_that_others_cannot_reach(ps, workers, words):
+    with pytest.raises(FlagError, match=words):
+        hosts.from_flags(ps, workers, 'ps', 0)
+    hosts.from_flags('localhost:1', '127.0.0.1:2,[::1]:3', 'ps', 0)  # All on this machine.
+
+
+@pytest.mark.parametrize('shown', ['', '-1', ' ', '-1,0'])
+def test_gpus_of_which_none_is_shown(shown):
+    environ = {'CUDA_VISIBLE_DEVICES': shown}
+    with pytest.raises(FlagError, match='--gpus=0, but CUDA_VISIBLE_DEVICES=.* shows none'):
+        choose_gpus('0', environ)
+    assert environ == {'CUDA_VISIBLE_DEVICES': shown}
+
+
 def test_bypass_proxy():
-    cluster = hosts.Cluster(('10.0.0.1:1', '[::1]:2'), ('c:3', 'c:4'), 'ps', 0)
+    cluster = hosts.Cluster(('10.0.0.1:1', '[fe80::2]:2'), ('c:3', 'c:4'), 'ps', 0)
     environ = {'no_proxy': 'x'}
     bypass_proxy(cluster, environ)
     assert environ == {'no_proxy': 'x'}
     environ |= {'http_proxy': 'http://p:1'}
     bypass_proxy(cluster, environ)
-    assert environ['no_grpc_proxy'] == 'x,10.0.0.1,::1,c'
+    assert environ['no_grpc_proxy'] == 'x,10.0.0.1,fe80::2,c'
     environ['no_grpc_proxy'] = 'y'
     bypass_proxy(cluster, environ)
-    assert environ['no_grpc_proxy'] == 'y,10.0.0.1,::1,c'
+    assert environ['no_grpc_proxy'] == 'y,10.0.0.1,fe80::2,c'
 
 
 @pytest.mark.parametrize('shown, numbers, seen', [
@@ -192,7 +212,8 @@ def test_the_server_has_the_options_and_warns_of_its_open_port():
     import tensorflow as tf
 
     from dist.launch.local import free_ports
-    cluster, lines = hosts.Cluster((f'0.0.0.0:{free_ports(1)[0]}',), ('127.0.0.1:9',), 'ps', 0), []
+    here = socket.gethostname()
+    cluster, lines = hosts.Cluster((f'{here}:{free_ports(1)[0]}',), (f'{here}:9',), 'ps', 0), []
     base = tf.compat.v1.ConfigProto(device_count={'CPU': 3})
     base.gpu_options.per_process_gpu_memory_fraction = 0.2
     server = start_server(cluster, session_config(cluster, base), lines.append)
