@@ -20,7 +20,7 @@ if _ROOT not in sys.path:
 
 from absl import app, flags  # noqa: E402
 
-from inception_mg import paths, tf_environment  # noqa: E402
+from inception_mg import checks, paths, tf_environment  # noqa: E402
 from inception_mg.errors import UserError  # noqa: E402
 
 os.environ.update(tf_environment.DEFAULTS | os.environ)
@@ -47,9 +47,14 @@ def define_flags(*configs: type, skip: Sequence[str] = (), only: Sequence[str] =
 
 
 def from_flags(config: type, **values):
-    """Returns the dataclass filled from the flags of its fields; `values` take precedence."""
+    """Returns the dataclass filled from the flags of its fields; `values` take precedence.
+
+    Raises FlagError for a number that is not finite or beyond 32 bits.
+    """
     names = {field.name for field in dataclasses.fields(config)} & set(flags.FLAGS)
-    return config(**{name: flags.FLAGS[name].value for name in names} | values)
+    filled = config(**{name: flags.FLAGS[name].value for name in names} | values)
+    checks.check_numbers(filled)
+    return filled
 
 
 def given_flags() -> frozenset[str]:

@@ -44,7 +44,10 @@ def newest_checkpoint(directory: str, say: Say = _nothing) -> str | None:
     # First by name: in a folder that was copied or moved the state file may hold the old absolute path.
     here = os.path.join(directory, os.path.basename(named)) if named else ''
     for path in dict.fromkeys(filter(None, (here, named))):
-        if not (fault := fault_of(path)):
+        if not fault_of(path):
+            if by_number and path in by_number[1:] and not fault_of(by_number[0]):
+                say(f'{by_number[0]} is newer than {os.path.basename(path)}, which {state} names: if it should be '
+                    'kept, copy it elsewhere, for a training that gets there writes over it')
             return path
     if named:
         why = f'{state} names {named}, which is not whole ({fault_of(here)})' if fault_of(here) != NOT_THERE else (
