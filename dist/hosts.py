@@ -1,6 +1,7 @@
 """Who is who in a cluster: host lists from flags, TF_CONFIG or Slurm. Standard library only."""
 
 import dataclasses
+import ipaddress
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ class Cluster:
         for job, hosts in (('ps', self.ps), ('worker', self.workers)):
             for index, address in enumerate(hosts):
                 self._check_address(address, f'{job} {index}', known)
+        self._check_loopback()
         if self.job != 'evaluator' and not 0 <= self.index < len(self._hosts()):
             raise FlagError(f'there is no {self.job} {self.index}: the {self.job} list has '
                             f'{len(self._hosts())} hosts, 0 to {len(self._hosts()) - 1}')
@@ -49,6 +51,16 @@ class Cluster:
         same = (host.lower().replace('localhost', '127.0.0.1'), port)
         if known.setdefault(f'{same}', task) != task:
             raise FlagError(f'{known[f"{same}"]} and {task} have the same address {address}')
+
+    def _check_loopback(self) -> None:
+        """On every machine loopback is that machine: with other hosts beside it each task would mean another one."""
+        tasks = {f'{job} {index}': split_address(address, '')[0] for job, hosts in
+                 (('ps', self.ps), ('worker', self.workers)) for index, address in enumerate(hosts) if address}
+        local = [task for task, host in tasks.items() if is_loopback_host(host)]
+        if local and len(local) < len(tasks):
+            other = next(task for task in tasks if task not in local)
+            raise FlagError(f'{local[0]} is at {tasks[local[0]]}, which on every machine is that machine itself, but '
+                            f'{other} is at {tasks[other]}: list the name by which others reach {local[0]}')
 
     def _hosts(self) -> tuple[str, ...]:
         return {'ps': self.ps, 'worker': self.workers}.get(self.job, ())
@@ -107,7 +119,31 @@ def split_address(address: str, task: str) -> tuple[str, int]:
         raise FlagError(f'{task}: {address!r} is not host:port{hint}')
     if not 1 <= int(match[2]) <= 65535:
         raise FlagError(f'{task}: the port of {address!r} is not in 1 to 65535')
-    return match[1].strip('[]'), int(match[2])
+    host = match[1].strip('[]')
+    if match[1].startswith('['):
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise FlagError(f'{task}: {match[1]} in {address!r} is no IPv6 address') from None
+    if _is_everywhere(host):
+        raise FlagError(f'{task}: {address!r} is every interface of a machine, not an address that others can reach: '
+                        'list the name or the address of its machine')
+    return host, int(match[2])
+
+
+def _is_everywhere(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition('%')[0]).is_unspecified
+    except ValueError:  # A name; 0 and 0.0 are short for 0.0.0.0.
+        return re.fullmatch(r'(0x)?0+(\.0+){0,3}', host.lower()) is not None
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host, without its port, is this machine's loopback interface."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip('.') in ('localhost', 'localhost.localdomain', 'ip6-localhost', 'ip6-loopback')
 
 
 def parse_hosts(text: str, flag: str) -> tuple[str, ...]:

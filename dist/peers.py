@@ -354,7 +354,7 @@ class Peers:
 
 
 class Signals:
-    """Notices SIGINT and SIGTERM while the main thread is in a call that does not return to Python."""
+    """Notices SIGINT, SIGTERM and SIGHUP while the main thread is in a call that does not return to Python."""
 
     def __init__(self):
         self._pipe, self._since = -1, None
@@ -375,7 +375,7 @@ class Signals:
     def age(self) -> float:
         """Seconds since the first of them was seen here; 0 if none came."""
         with contextlib.suppress(OSError):  # Nothing there, or no longer (or not) listening.
-            if {signal.SIGINT, signal.SIGTERM} & set(os.read(self._pipe, 64)):
+            if {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} & set(os.read(self._pipe, 64)):
                 self._since = self._since or time.monotonic()
         return time.monotonic() - self._since if self._since else 0.0
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 
 from dist.hosts import Cluster, split_address
 from inception_mg.errors import FlagError, UserError
+from inception_mg.reasons import reason_of
 
 # mallopt's parameters (malloc.h) and the values that they get.
 _KEEP = {
@@ -35,7 +36,12 @@ def choose_gpus(numbers: str, environ: MutableMapping[str, str]) -> None:
     if not numbers:
         return
     chosen = [number.strip() for number in numbers.split(',')]
-    shown = [name for name in environ.get('CUDA_VISIBLE_DEVICES', '').split(',') if name]
+    visible = environ.get('CUDA_VISIBLE_DEVICES')
+    shown = [name.strip() for name in (visible or '').split(',') if name.strip()]
+    if -1 in (ends := [int(name) if name.lstrip('-').isdecimal() else 0 for name in shown]):
+        shown = shown[:ends.index(-1)]  # CUDA shows those before the first that is not there.
+    if visible is not None and not shown:
+        raise FlagError(f'--gpus={numbers}, but CUDA_VISIBLE_DEVICES={visible} shows none: leave out one of them')
     if shown and int(max(chosen, key=int)) >= len(shown):
         raise FlagError(f'--gpus={numbers}, but CUDA_VISIBLE_DEVICES={",".join(shown)} shows {len(shown)}')
     environ['CUDA_VISIBLE_DEVICES'] = ','.join(shown[int(number)] if shown else number for number in chosen)
@@ -113,7 +119,7 @@ def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
         server = tf.distribute.Server(spec, job_name=cluster.job, task_index=cluster.index, config=config)
     except tf.errors.OpError as error:
         raise UserError(f'{cluster.name} cannot start its server on {cluster.address}: '
-                        f'{error.message.splitlines()[0]}') from None
+                        f'{reason_of(error)}') from None
     log(f'{cluster.name} serves on {cluster.address}')
     if not is_loopback(cluster.address):
         log(f'{cluster.name}: {open_port_warning(cluster.address)}')

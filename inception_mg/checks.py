@@ -1,5 +1,7 @@
 """Checks of settings that need only their values, so that a wrong flag is refused before TensorFlow is imported."""
 
+import dataclasses
+import math
 import os
 
 from inception_mg.config import (
@@ -31,6 +33,18 @@ from inception_mg.config import (
     RunConfig,
 )
 from inception_mg.errors import FlagError
+
+HIGHEST = 2 ** 31 - 1  # What TensorFlow's 32-bit integers hold.
+
+
+def check_numbers(config) -> None:
+    """Raises FlagError for a number in any field of a dataclass of config.py that is not finite, or beyond 32 bits."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, float) and not (math.isfinite(value) and abs(value) < 3e38):
+            raise FlagError(f'--{field.name}={value} is not a finite number')
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) > HIGHEST:
+            raise FlagError(f'--{field.name}={value} is beyond {"-" * (value < 0)}{HIGHEST}')
 
 
 def check_build(build: BuildConfig) -> None:
@@ -78,6 +92,8 @@ def check_run(run: RunConfig, optimizer: OptimizerConfig, writes: bool = True) -
     for name in ('max_steps', 'log_every_steps'):
         _at_least(name, getattr(run, name), 1)
     _at_least('trace_step', run.trace_step, -1)
+    for name in ('save_interval_secs', 'save_summaries_secs', 'max_checkpoints_to_keep'):
+        _at_least(name, getattr(run, name), 0)
     if run.fine_tune and not run.pretrained_model_checkpoint_path:
         raise FlagError('--fine_tune needs --pretrained_model_checkpoint_path')
     if not optimizer.initial_learning_rate >= 0:

@@ -11,7 +11,7 @@ import itertools
 import sys
 
 import common  # First: it quiets TensorFlow's start.
-from inception_mg import checks, config
+from inception_mg import checks, config, paths
 from inception_mg.data.images import count_kinds
 from inception_mg.data.progress import note, progress
 from inception_mg.errors import FlagError
@@ -27,6 +27,7 @@ def main(arguments: list[str]) -> int:
     with common.quiet_import():
         from inception_mg.serving.classify import classify, find_files
     export_dir, *rest = arguments
+    export_dir = paths.settle('MODEL', export_dir)
     found = find_files(rest)
     outcomes = classify(export_dir, found.paths, settings) if found.paths else iter(())
     if not sys.stdout.isatty():  # Else the lines show how far it is.

@@ -42,7 +42,7 @@ _require_packages()
 
 from absl import app, flags  # noqa: E402
 
-from inception_mg import config, tf_environment  # noqa: E402
+from inception_mg import checks, config, paths, tf_environment  # noqa: E402
 from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, UserError  # noqa: E402
 
 os.environ.update(tf_environment.DEFAULTS | os.environ)
@@ -73,9 +73,14 @@ def define_flags(*configs: type, skip: Sequence[str] = (), only: Sequence[str] =
 
 
 def from_flags(config: type, **values):
-    """Returns the dataclass filled from the flags of its fields; `values` take precedence."""
+    """Returns the dataclass filled from the flags of its fields; `values` take precedence.
+
+    Raises FlagError for a number that is not finite or beyond 32 bits.
+    """
     names = {field.name for field in dataclasses.fields(config)} & set(flags.FLAGS)
-    return config(**{name: flags.FLAGS[name].value for name in names} | values)
+    filled = config(**{name: flags.FLAGS[name].value for name in names} | values)
+    checks.check_numbers(filled)
+    return filled
 
 
 def data_and_model() -> tuple[config.DataConfig, config.ModelConfig]:
@@ -91,6 +96,20 @@ def given_flags() -> frozenset[str]:
     return frozenset(name for name in flags.FLAGS if flags.FLAGS[name].present)
 
 
+def show(lines: Sequence[str]) -> None:
+    """Prints lines, if there are any."""
+    for line in lines:
+        print(line)
+
+
+def settle_paths() -> None:
+    """Replaces the value of every flag that is a path by the path that it means; FlagError for one that cannot be
+    used (see inception_mg/paths.py)."""
+    for name in sorted(set(paths.FLAGS) & set(flags.FLAGS)):
+        if isinstance(flags.FLAGS[name].value, str):
+            flags.FLAGS[name].value = paths.settle(f'--{name}', flags.FLAGS[name].value, paths.FLAGS[name])
+
+
 def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, arguments: str = '') -> None:
     """Parses the command line, calls main() and exits with its code.
 
@@ -98,6 +117,8 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
     flags may also come after them. A UserError ends as one line on stderr and its own exit code; an unknown or
     malformed flag as one line and 2.
     """
+    for stream in (sys.stdout, sys.stderr):  # Whatever a class or a file is called, a screen takes it: escaped.
+        stream.reconfigure(errors='backslashreplace')
     sys.stdout.reconfigure(line_buffering=True)  # Status lines reach a log file when they are said.
     app.define_help_flags()
     flags.DEFINE_flag(_HelpFlag(), module_name='absl.app')
@@ -109,6 +130,7 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
     if rest and not arguments:
         _exit(f'cannot use the argument {rest[0]!r}: flags look like --name=value', EXIT_FLAGS)
     try:
+        settle_paths()
         code = main(*[rest] if arguments else []) or 0
     except UserError as error:
         _exit(str(error), error.exit_code)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import common
 from dist.launch import fork_server, local
-from inception_mg import checks, config
+from inception_mg import checks, config, paths
 from inception_mg.errors import FlagError, UserError
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent
@@ -62,7 +62,7 @@ def log_dir_beside(training_flags: Sequence[str]) -> str:
         name, _, value = flag.partition('=')
         value = value or ''.join(training_flags[number + 1:number + 2])  # --train_dir=DIR or --train_dir DIR.
         if name in ('--train_dir', '-train_dir') and value:
-            return str(pathlib.Path(value) / 'logs')
+            return str(pathlib.Path(paths.settle('--train_dir', value)) / 'logs')
     raise FlagError('--train_dir is missing: give the flags of train_distributed.py after --')
 
 

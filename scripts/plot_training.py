@@ -14,11 +14,27 @@ TAGS = ('loss', 'learning_rate', 'precision@1')
 
 
 def read_scalars(directory: str) -> dict[str, dict[int, float]]:
-    """Tag -> step -> value, of all event files in `directory`; a later file wins."""
+    """Tag -> step -> value, of all event files in `directory`.
+
+    One value per step, of the life that counts: a session that starts at a step takes back all from there on that was
+    written before it, as in TensorBoard. Files in order of the times in their names, of their own first event.
+    """
     import tensorflow as tf
     found: dict[str, dict[int, float]] = {}
-    for path in sorted(glob.glob(os.path.join(directory, 'events.out.tfevents.*')), key=os.path.getmtime):
-        for event in tf.compat.v1.train.summary_iterator(path):
+    files = []
+    for path in glob.glob(os.path.join(glob.escape(directory), 'events.out.tfevents.*')):
+        events = []
+        try:
+            events.extend(tf.compat.v1.train.summary_iterator(path))
+        except tf.errors.DataLossError:  # Cut by a kill: what is whole counts.
+            pass
+        if events:
+            files.append((events[0].wall_time, path, events))
+    for *_, events in sorted(files, key=lambda file: file[:2]):
+        for event in events:
+            if event.session_log.status == event.session_log.START:
+                found = {tag: {step: value for step, value in values.items() if step < event.step}
+                         for tag, values in found.items()}
             for value in event.summary.value:
                 if value.tag in TAGS:
                     found.setdefault(value.tag, {})[event.step] = value.simple_value

@@ -10,6 +10,8 @@ import os
 import common  # First: it quiets TensorFlow's start.
 from inception_mg import checks, config
 from inception_mg.errors import EXIT_SIGTERM
+from inception_mg.run_dir import model_card
+from inception_mg.training.decays import decay_lines
 
 
 def main() -> int:
@@ -19,6 +21,8 @@ def main() -> int:
     checks.check_data(data, model.model)
     checks.check_model(model)
     checks.check_run(run, optimizer)
+    data, model = model_card.settle_for_training(run.train_dir, data, model, common.given_flags())
+    common.show(decay_lines(model, run))
     if devices.log_device_placement:
         os.environ['TF_CPP_MIN_LOG_LEVEL'] = '0'  # TensorFlow prints the placement at its INFO level.
     with common.quiet_import():

@@ -13,9 +13,11 @@ import os
 
 import common  # First: it quiets TensorFlow's start.
 from dist import hosts
-from dist.server import choose_gpus, hide_gpus
+from dist.server import check_port, choose_gpus, hide_gpus
 from inception_mg import checks, config
 from inception_mg.errors import FlagError
+from inception_mg.run_dir import model_card
+from inception_mg.training.decays import decay_lines
 
 
 def main() -> int:
@@ -34,7 +36,11 @@ def main() -> int:
     checks.check_run(run, optimizer, writes=cluster.is_chief or cluster.job == 'evaluator')
     if cluster.job == 'evaluator':
         return evaluate(data, model, run)
+    data, model = model_card.settle_for_training(run.train_dir, data, model, common.given_flags())
     choose_gpus(settings.gpus, os.environ)
+    check_port(cluster.address, cluster.name)
+    if cluster.is_chief:
+        common.show(decay_lines(model, run))
     with common.quiet_import():
         from dist.worker import run_worker
         from inception_mg.fast.choice import operations_for
@@ -47,6 +53,7 @@ def main() -> int:
 def serve(cluster: hosts.Cluster, settings: config.ClusterConfig) -> int:
     """The ps: it must not see a GPU, so they are hidden before TensorFlow is there to look."""
     hide_gpus(os.environ)
+    check_port(cluster.address, cluster.name)  # Before TensorFlow's import, which takes seconds.
     with common.quiet_import():
         from dist.worker import run_ps
     return run_ps(cluster, settings)

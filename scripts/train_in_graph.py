@@ -15,9 +15,11 @@ import os
 
 import common  # First: it quiets TensorFlow's start.
 from dist import hosts
-from dist.server import choose_gpus, hide_gpus
+from dist.server import check_port, choose_gpus, hide_gpus
 from inception_mg import checks, config
 from inception_mg.errors import FlagError
+from inception_mg.run_dir import model_card
+from inception_mg.training.decays import decay_lines
 
 
 def main() -> int:
@@ -42,6 +44,9 @@ def main() -> int:
         checks.check_data(data, model.model)
         checks.check_model(model)
         checks.check_run(run, optimizer)
+        data, model = model_card.settle_for_training(run.train_dir, data, model, common.given_flags())
+        common.show(decay_lines(model, run))
+    check_port(cluster.address, cluster.name)  # Before TensorFlow's import, which takes seconds.
     with common.quiet_import():
         from dist import in_graph
         from inception_mg.fast.choice import operations_for

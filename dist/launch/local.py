@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from inception_mg.errors import EXIT_FAILED, EXIT_RETRY, EXIT_SIGINT, EXIT_SIGTERM, FlagError, UserError
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COLOURS = (36, 32, 33, 35, 34, 31, 96, 92, 93, 95, 94, 91)  # ANSI foregrounds, one task after another.
 LINGER_SECS = 20.0  # After the chief's end the others get so long for theirs.
 FIRST_PORT, LAST_PORT = 20000, 32000  # Below Linux's ephemeral ports, which outgoing connections take.
@@ -162,9 +163,10 @@ class LocalCluster:
     def run(self) -> int:
         """Runs the job to its end; returns 0 only if the chief ended well.
 
-        SIGINT or SIGTERM ends all tasks (the workers may save first) and returns 130 or 143.
+        SIGINT, SIGTERM or SIGHUP ends all tasks (the workers may save first); returns 130 or 143.
         """
-        before = {number: signal.signal(number, self._remember) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, self._remember) for number in SIGNALS
+                  if signal.getsignal(number) != signal.SIG_IGN}
         try:
             for task in self._tasks.values():
                 task.start(self._show)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from inception_mg.evaluation import per_class
 from inception_mg.model import metrics
 from inception_mg.model.layers import Layers
 from inception_mg.model.networks import network
+from inception_mg.reasons import reason_of
 from inception_mg.run_dir import model_card
 from inception_mg.weights import checkpoints
 
@@ -201,10 +203,7 @@ class Results:
         config = setup.config
         self._setup, self._say = setup, say
         self.eval_dir = config.eval_dir or os.path.join(model_card.folder_of(config.checkpoint_dir), 'eval')
-        try:
-            os.makedirs(self.eval_dir, exist_ok=True)
-        except OSError as error:
-            raise UserError(f'--eval_dir={self.eval_dir}: {error.strerror}') from None
+        self._writer = self._open_writer()
         say(f'data       {setup.source}')
         say(f'model      {setup.title}')
         say(f'weights    {"moving averages" if config.use_averages else "raw weights"} from {config.checkpoint_dir}')
@@ -212,14 +211,32 @@ class Results:
         if setup.k < metrics.RECALL_AT:
             say(f'recall@{setup.k} instead of recall@{metrics.RECALL_AT}: {metrics.RECALL_AT} guesses among '
                 f'{setup.classes} classes could hardly miss')
-        with tf.Graph().as_default():  # This FileWriter refuses to be made outside of one.
-            self._writer = v1.summary.FileWriter(self.eval_dir)
+
+    def _open_writer(self) -> v1.summary.FileWriter | None:
+        """Of eval_dir; None, with a line, where that is the default and cannot be written in: a result that is on the
+        screen is worth more than none. UserError where --eval_dir was given."""
+        try:
+            os.makedirs(self.eval_dir, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.eval_dir):  # os.access says nothing of file systems.
+                pass
+            with tf.Graph().as_default():  # This FileWriter refuses to be made outside of one.
+                return v1.summary.FileWriter(self.eval_dir)
+        except (OSError, tf.errors.OpError) as error:
+            if self._setup.config.eval_dir:
+                raise UserError(f'--eval_dir={self.eval_dir}: {reason_of(error)}') from None
+            self._lost(reason_of(error))
+            return None
+
+    def _lost(self, why: str) -> None:
+        self._say(f'the results are not kept: cannot write in {self.eval_dir}: {why}; --eval_dir=DIR names another '
+                  'folder')
 
     def __enter__(self) -> 'Results':
         return self
 
     def __exit__(self, *error) -> None:
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
 
     def publish(self, checkpoint: str, outcome: Outcome, seconds: float) -> dict:
         """Says and writes the outcome of one checkpoint; returns what results.jsonl has of it."""
@@ -231,11 +248,24 @@ class Results:
             per_class.write_report(config.report_dir, outcome.confusion, self._setup.outputs, result, self._say)
         self._say(f'step {result["step"]}: precision@1 = {scores.precision_at_1:.4f} ({scores.first} of '
                   f'{scores.images}), {recall} = {scores.recall_at_k:.4f}, {seconds:.1f} s')
+        guesses = np.flatnonzero(outcome.confusion.sum(0))
+        if len(guesses) == 1 and scores.images > 1:
+            self._say(f'every image is taken for {self._setup.labels[guesses[0]]!r}: trained for too few steps, or '
+                      '--batch_norm_decay and --moving_average_decay were too high for them (see docs/robustness.md)')
         line = json.dumps(result)
+        if self._writer:
+            self._keep(line, result, recall)
         self._say(line)
-        with open(os.path.join(self.eval_dir, RESULTS_FILE), 'a', encoding='utf-8') as file:
-            file.write(line + '\n')
+        return result
+
+    def _keep(self, line: str, result: dict, recall: str) -> None:
+        """Adds a result to results.jsonl and to the summaries; says so where it cannot, for the result stands."""
+        try:
+            with open(os.path.join(self.eval_dir, RESULTS_FILE), 'a', encoding='utf-8') as file:
+                file.write(line + '\n')
+        except OSError as error:
+            self._lost(reason_of(error))
+            return
         values = [v1.Summary.Value(tag=tag, simple_value=result[tag]) for tag in ('precision@1', recall)]
         self._writer.add_summary(v1.Summary(value=values), result['step'])
         self._writer.flush()
-        return result

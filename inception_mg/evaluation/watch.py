@@ -19,6 +19,7 @@ from inception_mg.evaluation.evaluate import RESULTS_FILE, Evaluation, Results, 
 from inception_mg.files import write_text
 from inception_mg.report import plots
 from inception_mg.run_dir import model_card, run_state
+from inception_mg.weights import checkpoints
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]
@@ -64,14 +65,15 @@ def wait_for_checkpoint(config: EvalConfig, say: Say) -> None:
 
 
 def checkpoints_in(directory: str) -> list[str]:
-    """The path prefixes of the checkpoints that the state file of a folder lists and that are there, oldest first.
+    """The path prefixes of the checkpoints in a folder that are whole, oldest first: those that its state file lists,
+    or all model.ckpt-N if it lists none.
 
     Beside a training that goes on, a listed one may be gone by the time that it is opened.
     """
-    state = v1.train.get_checkpoint_state(directory)
-    names = [os.path.basename(path) for path in state.all_model_checkpoint_paths] if state else []
+    names = [os.path.basename(path) for path in checkpoints.listed_checkpoints(directory)[1]]
     paths = [os.path.join(directory, name) for name in dict.fromkeys(names)]
-    return [path for path in paths if v1.train.checkpoint_exists(path)]
+    paths = paths or checkpoints.numbered_checkpoints(directory)[::-1]
+    return [path for path in paths if not checkpoints.fault_of(path)]
 
 
 def _wait(config: EvalConfig) -> None:

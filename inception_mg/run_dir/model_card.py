@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Sequence
 
 from inception_mg.config import DataConfig, ModelConfig
-from inception_mg.data.dataset_info import BACKGROUND
+from inception_mg.data.dataset_info import BACKGROUND, read_dataset_info
 from inception_mg.errors import FlagError, UserError
 from inception_mg.files import write_text
 
@@ -71,14 +71,16 @@ def read_card(directory: str) -> ModelCard | None:
         if fields['format'] != FORMAT:
             raise UserError(f'{path} has format {fields["format"]}, this version reads {FORMAT}: use a version as new '
                             'as the one that trained the model')
-        return ModelCard(float(fields['width']), int(fields['image_size']), tuple(map(str, fields['classes'])),
+        if not isinstance(fields['classes'], list) or not all(isinstance(name, str) for name in fields['classes']):
+            raise TypeError('classes must be a list of names')
+        return ModelCard(float(fields['width']), int(fields['image_size']), tuple(fields['classes']),
                          str(fields['compute_dtype']), str(fields['data_dir']),
                          str(fields.get('model', ModelCard.model)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise UserError(f'cannot read {path}: {error.strerror}') from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(f'{path} is damaged ({type(error).__name__}: {error}): move it away and give --width and '
                         '--image_size') from None
 
@@ -104,8 +106,37 @@ def _text(value: str | float) -> str:
     return value if isinstance(value, str) else f'{value:g}'
 
 
-def check_classes(card: ModelCard | None, directory: str, classes: Sequence[str], data_dir: str) -> None:
-    """Raises UserError where a data set has other classes, or another order of them, than the model."""
+def settle_for_training(train_dir: str, data: DataConfig, model: ModelConfig, chosen: Collection[str] = SETTINGS
+                        ) -> tuple[DataConfig, ModelConfig]:
+    """Returns the settings of a training in train_dir: those of its model.json where it resumes, else unchanged.
+
+    chosen: the settings that the user gave. FlagError where one contradicts the card, UserError where the data set has
+    other classes than the card, or another order of them. Nothing is written. A folder without a checkpoint, and ''
+    (a worker that was not told of it), starts new.
+    """
+    if not train_dir or not has_checkpoint(train_dir) or (card := read_card(train_dir)) is None:
+        return data, model
+    data, model = settle(card, train_dir, data, model, chosen)
+    classes = read_dataset_info(data.data_dir).classes
+    check_classes(card, train_dir, classes, data.data_dir, 'or train in another --train_dir; with --fine_tune '
+                  f'--pretrained_model_checkpoint_path={train_dir} that begins at the weights of this one')
+    return data, model
+
+
+def has_checkpoint(directory: str) -> bool:
+    """Whether a folder has files of a checkpoint, whole or not; tells without TensorFlow."""
+    try:
+        return any(name.endswith('.index') or '.data-' in name for name in os.listdir(directory))
+    except OSError:
+        return False
+
+
+def check_classes(card: ModelCard | None, directory: str, classes: Sequence[str], data_dir: str,
+                  otherwise: str = '') -> None:
+    """Raises UserError where a data set has other classes, or another order of them, than the model.
+
+    otherwise: what else one could do, for the end of the message.
+    """
     if card is None or tuple(classes) == card.classes:
         return
     here, there = f'the data set in {data_dir}', f'the model in {directory}'
@@ -114,4 +145,5 @@ def check_classes(card: ModelCard | None, directory: str, classes: Sequence[str]
     else:
         label = next(k for k, name in enumerate(classes) if name != card.classes[k])
         difference = f'calls class {label + 1} {classes[label]!r}, {there} {card.classes[label]!r}'
-    raise UserError(f'{here} {difference}: give the --data_dir of the same classes in the same order')
+    raise UserError(f'{here} {difference}: give the --data_dir of the same classes in the same order'
+                    + (f', {otherwise}' if otherwise else ''))

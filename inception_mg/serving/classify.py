@@ -19,6 +19,7 @@ from inception_mg.data.dataset_info import LABELS_FILE
 from inception_mg.data.images import convert_files
 from inception_mg.data.progress import printable
 from inception_mg.errors import FlagError, UserError
+from inception_mg.reasons import reason_of
 
 v1 = tf.compat.v1
 
@@ -107,7 +108,7 @@ class Classifier:
                 self._probabilities = signature.outputs['probabilities'].name
                 outputs = graph.get_tensor_by_name(self._probabilities).shape[-1]
             except (tf.errors.OpError, OSError, RuntimeError, ValueError, KeyError) as error:
-                raise UserError(f'cannot load the model in {export_dir}: {str(error).splitlines()[0]}') from error
+                raise UserError(f'cannot load the model in {export_dir}: {reason_of(error)}') from error
         if outputs not in (None, len(self._labels)):
             raise UserError(f'{os.path.join(export_dir, "assets", LABELS_FILE)} names {len(self._labels)} outputs, the '
                             f'model has {outputs}: export it anew with scripts/export.py')

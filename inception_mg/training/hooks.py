@@ -12,11 +12,13 @@ import tensorflow as tf
 
 from inception_mg.errors import UserError
 from inception_mg.fast.operations import PLAIN, Operations
+from inception_mg.reasons import reason_of
 from inception_mg.run_dir.run_state import STOP_FILE, stop_request
 from inception_mg.training.train_step import TrainStep
 from inception_mg.weights.checkpoints import newest_checkpoint, step_of
 
 v1 = tf.compat.v1
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # The last: its terminal was closed.
 _NEAR_END = 100  # Steps: more than there are workers.
 
 
@@ -32,8 +34,9 @@ class Stopper:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handles SIGINT and SIGTERM within; only the main thread can."""
-        before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Handles SIGINT, SIGTERM and SIGHUP (unless nohup ignores it) within; only the main thread can."""
+        before = {number: signal.signal(number, self._handle) for number in SIGNALS
+                  if signal.getsignal(number) != signal.SIG_IGN}
         try:
             yield
         finally:
@@ -44,7 +47,8 @@ class Stopper:
         if self.signal_name:
             raise KeyboardInterrupt
         self.signal_name = signal.Signals(number).name
-        print(f'{self.signal_name}: {self._then} (again: stop at once)', file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # The terminal may be gone.
+            print(f'{self.signal_name}: {self._then} (again: stop at once)', file=sys.stderr, flush=True)
 
 
 class StopHook(v1.train.SessionRunHook):
@@ -185,9 +189,10 @@ class CheckpointHook(v1.train.SessionRunHook):
             path = self._saver.save(session, os.path.join(self._train_dir, 'model.ckpt'), global_step=step_v,
                                     write_meta_graph=False)
         except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.NotFoundError,
-                tf.errors.UnknownError, tf.errors.FailedPreconditionError) as error:
+                tf.errors.UnknownError, tf.errors.FailedPreconditionError, tf.errors.DataLossError,
+                tf.errors.InternalError, OSError) as error:
             raise UserError(f'cannot save a checkpoint in {self._train_dir} at step {step_v}: '
-                            f'{str(error).splitlines()[0]}') from error
+                            f'{reason_of(error)}') from error
         self._saved_step = step_v
         self._say(f'saved {path}')
 

@@ -33,7 +33,7 @@ class Start(NamedTuple):
         Raises UserError where a STOP file from before still asks it to end.
         """
         refuse_stopped(run.train_dir)
-        newest = checkpoints.newest_checkpoint(run.train_dir)
+        newest = checkpoints.newest_checkpoint(run.train_dir, print)
         if newest:
             return cls(newest, None, False, checkpoints.step_of(newest))
         if run.pretrained_model_checkpoint_path:

@@ -30,6 +30,12 @@ class SummaryHook(v1.train.SessionRunHook):
                   for images in images_in(step.batch)[:1]]
         self._fetches = {'step': step.global_step, 'images': images, 'histograms': histograms}
         self._every_secs, self._writer, self._next = every_secs, writer, 0.0
+        self._global_step = step.global_step
+
+    def after_create_session(self, session, coord):
+        # TensorBoard then drops what a life that was lost had written from this step on.
+        step_v = int(session.run(self._global_step))
+        self._writer.add_session_log(v1.SessionLog(status=v1.SessionLog.START), step_v + 1)
 
     def before_run(self, run_context):
         self._due = time.monotonic() >= self._next

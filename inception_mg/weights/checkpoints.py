@@ -4,47 +4,130 @@ Values are read by name into the graph that we build; the graph stored beside a 
 loaded, because a graph is a program and may be somebody else's.
 """
 
-import pathlib
-from collections.abc import Sequence
+import math
+import os
+import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from inception_mg.errors import UserError
+from inception_mg.paths import STATE_FILE, checkpoint_prefix
+from inception_mg.reasons import reason_of
 from inception_mg.weights.names import AUX_HEAD
 
 v1 = tf.compat.v1
+Say = Callable[[str], None]
 AVERAGE = '/ExponentialMovingAverage'
 HEADS = ('logits/', 'aux_logits/FC/')  # The layers whose shape is the number of classes.
+NOT_THERE = 'it is not there'
+_OF_CHECKPOINT = re.compile(r'model\.ckpt-(\d{1,18})\.(?:index|data-\d{5}-of-\d{5})')
 
 
-def newest_checkpoint(directory: str) -> str | None:
-    """The path prefix of the newest checkpoint in `directory`, or None.
+def _nothing(line: str) -> None:
+    """Says nothing."""
 
-    A state file that names a checkpoint which is not there is an error: UserError names both.
+
+def newest_checkpoint(directory: str, say: Say = _nothing) -> str | None:
+    """The path prefix of the newest whole checkpoint in `directory`, or None where there is none at all.
+
+    That is the one which TensorFlow's state file names, or, where that file is gone, empty, damaged or names what is
+    not there or not whole, the model.ckpt-N with the highest N that is whole; `say` is then told why. UserError
+    where there are checkpoints, or one is named, and none of them is whole: a new training would write over them.
     """
-    state = v1.train.get_checkpoint_state(directory)
-    if state is None or not state.model_checkpoint_path:
+    state = os.path.join(directory, STATE_FILE)
+    named, listed = listed_checkpoints(directory)
+    by_number = numbered_checkpoints(directory)
+    if not named and not by_number:
         return None
     # First by name: in a folder that was copied or moved the state file may hold the old absolute path.
-    here = str(pathlib.Path(directory) / pathlib.Path(state.model_checkpoint_path).name)
-    for path in (here, state.model_checkpoint_path):
-        if v1.train.checkpoint_exists(path):
+    here = os.path.join(directory, os.path.basename(named)) if named else ''
+    for path in dict.fromkeys(filter(None, (here, named))):
+        if not fault_of(path):
+            if by_number and path in by_number[1:] and not fault_of(by_number[0]):
+                say(f'{by_number[0]} is newer than {os.path.basename(path)}, which {state} names: if it should be '
+                    'kept, copy it elsewhere, for a training that gets there writes over it')
             return path
-    raise UserError(f'{directory}/checkpoint names {state.model_checkpoint_path}, which is not there: put it back, '
-                    'or edit that file to name a checkpoint that is')
-
-
-def find_checkpoint(path: str, flag: str) -> str:
-    """The checkpoint that `path`, a folder or a path prefix, stands for. Raises UserError naming
-    `flag` when there is none."""
-    if pathlib.Path(path).is_dir():
-        found = newest_checkpoint(path)
+    if named:
+        why = f'{state} names {named}, which is not whole ({fault_of(here)})' if fault_of(here) != NOT_THERE else (
+            f'{state} names {named}, which is not there')
     else:
-        found = path if v1.train.checkpoint_exists(path) else None
-    if not found:
-        raise UserError(f'--{flag}={path}: no checkpoint there')
-    return found
+        why = f'{state} is {"damaged or empty" if os.path.exists(state) else "missing"}'
+    for path in by_number:
+        if path == here:
+            continue
+        if not (fault := fault_of(path)):
+            say(f'{why}: taking {os.path.basename(path)}, the newest that is whole')
+            return path
+        say(f'{path} is passed over: {fault}')
+    raise UserError(f'{why}, and no model.ckpt-N in {directory} is whole: put the files back, or move what is left of '
+                    'them elsewhere to start anew')
+
+
+def listed_checkpoints(directory: str) -> tuple[str, list[str]]:
+    """What TensorFlow's state file in `directory` says: the newest checkpoint, and all of them, oldest first.
+
+    ('', []) where the file is missing, empty or cannot be understood.
+    """
+    try:
+        state = v1.train.get_checkpoint_state(directory)  # None where it cannot be parsed.
+    except (ValueError, tf.errors.OpError):  # Empty; not UTF-8; a folder of that name.
+        state = None
+    return (state.model_checkpoint_path, list(state.all_model_checkpoint_paths)) if state else ('', [])
+
+
+def numbered_checkpoints(directory: str) -> list[str]:
+    """The path prefixes of all model.ckpt-N of which some file is in `directory`, the highest N first."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    steps = {int(found[1]) for found in map(_OF_CHECKPOINT.fullmatch, names) if found}
+    return [os.path.join(directory, f'model.ckpt-{step}') for step in sorted(steps, reverse=True)]
+
+
+def fault_of(checkpoint: str) -> str:
+    """Why the checkpoint of this path prefix is not whole, in a few words; '' if it is.
+
+    Looks at the index and at the sizes of the files of values, not at the values.
+    """
+    folder, name = os.path.split(checkpoint)
+    try:
+        names = [one for one in os.listdir(folder or '.') if one.startswith(f'{name}.')]
+    except OSError:
+        names = []
+    parts = [one for one in names if re.fullmatch(re.escape(name) + r'\.data-\d{5}-of-\d{5}', one)]
+    if not parts and f'{name}.index' not in names:
+        return '' if os.path.isfile(checkpoint) and v1.train.checkpoint_exists(checkpoint) else NOT_THERE  # Or of V1.
+    if f'{name}.index' not in names:
+        return 'its .index is missing'
+    if len(parts) != (int(parts[0][-5:]) if parts else 1):
+        return f'{len(parts)} of its files .data are there'
+    try:
+        reader = open_checkpoint(checkpoint)
+    except UserError:
+        return 'its .index is cut or damaged'
+    types = reader.get_variable_to_dtype_map()
+    # Strings have no fixed size: what they take is more than nothing.
+    needed = sum(types[key].size * math.prod(shape) for key, shape in reader.get_variable_to_shape_map().items()
+                 if types[key] not in (tf.string, tf.variant, tf.resource))
+    there = sum(os.path.getsize(os.path.join(folder, part)) for part in parts)
+    return f'its .data has {there} of {needed} bytes' if there < needed else ''
+
+
+def find_checkpoint(path: str, flag: str, say: Say = print) -> str:
+    """The checkpoint that `path`, a folder, a path prefix or one of a checkpoint's files, stands for. Raises UserError
+    naming `flag` when there is none, or when it is not whole."""
+    path = checkpoint_prefix(path)
+    if os.path.isdir(path):
+        if found := newest_checkpoint(path, say):
+            return found
+    elif not (fault := fault_of(path)):
+        return path
+    elif fault != NOT_THERE:
+        raise UserError(f'--{flag}={path} is not whole: {fault}')
+    raise UserError(f'--{flag}={path}: no checkpoint there')
 
 
 def step_of(checkpoint: str) -> int:
@@ -63,7 +146,7 @@ def open_checkpoint(checkpoint: str):
     try:
         return tf.train.load_checkpoint(checkpoint)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise UserError(f'cannot read the checkpoint {checkpoint}: {str(error).splitlines()[0]}') from None
+        raise UserError(f'cannot read the checkpoint {checkpoint}: {reason_of(error)}') from None
 
 
 def read_value(reader, checkpoint: str, name: str) -> np.ndarray:
@@ -71,7 +154,7 @@ def read_value(reader, checkpoint: str, name: str) -> np.ndarray:
     try:
         return reader.get_tensor(name)
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
-        raise UserError(f'cannot read {name} of {checkpoint}: {str(error).splitlines()[0]}') from None
+        raise UserError(f'cannot read {name} of {checkpoint}: {reason_of(error)}') from None
 
 
 def check_shapes(checkpoint: str, wanted: dict[str, tf.Variable], remedy: str) -> None:

@@ -12,6 +12,7 @@ from inception_mg.config import SOURCES, ConvertConfig
 from inception_mg.errors import UserError
 from inception_mg.model.inception_v3 import inception_v3
 from inception_mg.model.layers import Layers
+from inception_mg.reasons import reason_of
 from inception_mg.weights import checkpoints
 from inception_mg.weights.names import AUX_HEAD
 from inception_mg.weights.sources import Weights, check_weights, open_weights
@@ -86,4 +87,4 @@ def _write(directory: pathlib.Path, values: dict[str, np.ndarray]) -> None:
                 os.replace(os.path.join(temporary, file), directory / file)
         v1.train.update_checkpoint_state(str(directory), NAME)
     except (OSError, tf.errors.OpError) as error:
-        raise UserError(f'cannot write in --output_directory={directory}: {str(error).splitlines()[0]}') from None
+        raise UserError(f'cannot write in --output_directory={directory}: {reason_of(error)}') from None

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 
 from inception_mg.errors import UserError
+from inception_mg.reasons import reason_of
 from inception_mg.weights.names import KERAS_ORDER
 
 BATCH_NORM_EPSILON = 0.001
@@ -68,7 +69,7 @@ def read_keras(path: str) -> KerasModel:
             _check_epsilon(path, json.loads(file.attrs.get('model_config', '{}')))
             return _model(path, list(_weights_of(file)))
     except (OSError, KeyError, zipfile.BadZipFile, json.JSONDecodeError) as error:
-        raise UserError(f'cannot read {path} as a Keras file: {str(error).splitlines()[0]}') from None
+        raise UserError(f'cannot read {path} as a Keras file: {reason_of(error)}') from None
 
 
 def _check_epsilon(path: str, config) -> None:

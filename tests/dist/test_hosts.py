@@ -23,8 +23,8 @@ def test_flags():
 
 
 def test_ipv6():
-    cluster = hosts.from_flags('[::1]:2222', '[fe80::1]:2223', 'ps', 0)
-    assert hosts.split_address(cluster.address, '') == ('::1', 2222)
+    cluster = hosts.from_flags('[fe80::2]:2222', '[fe80::1]:2223', 'ps', 0)
+    assert hosts.split_address(cluster.address, '') == ('fe80::2', 2222)
 
 
 @pytest.mark.parametrize('ps, workers, job, index, words', [
@@ -135,3 +135,15 @@ def test_difference():
     assert mine.difference({'ps': list(PS), 'worker': ['c:3']}) == 'the worker list has 1 hosts there and 3 here'
     sparse = hosts.Cluster(PS, ('', 'd:4'), 'worker', 1)
     assert sparse.difference(mine.lists) == '' and mine.difference(sparse.lists) == ''
+
+
+@pytest.mark.parametrize('ps, workers, words', [
+    ('localhost:1', 'b:2,c:3', 'ps 0 is at localhost, which on every machine is that machine itself'),
+    ('a:1', 'b:2,127.0.0.2:3', 'worker 1 is at 127.0.0.2'), ('a:1', '[::1]:2', 'worker 0 is at ::1'),
+    ('0.0.0.0:1', 'b:2', 'ps 0: .* is every interface'), ('a:1', '[::]:2', 'worker 0: .* is every interface'),
+    ('a:1', '0:2', 'is every interface'), ('[zz]:1', 'b:2', r'\[zz\] in .* is no IPv6 address'),
+    ('[1.2.3.4]:1', 'b:2', 'is no IPv6 address')])
+def test_addresses_that_others_cannot_reach(ps, workers, words):
+    with pytest.raises(FlagError, match=words):
+        hosts.from_flags(ps, workers, 'ps', 0)
+    hosts.from_flags('localhost:1', '127.0.0.1:2,[::1]:3', 'ps', 0)  # All on this machine.

@@ -145,3 +145,11 @@ def test_freed_memory_is_used_again_without_asking_the_system():
 @pytest.mark.parametrize('name', ['GLIBC_TUNABLES', 'MALLOC_ARENA_MAX'])
 def test_settings_of_the_environment_are_left_alone(name):
     assert not keep_freed_memory({name: '1'})
+
+
+@pytest.mark.parametrize('shown', ['', '-1', ' ', '-1,0'])
+def test_gpus_of_which_none_is_shown(shown):
+    environ = {'CUDA_VISIBLE_DEVICES': shown}
+    with pytest.raises(FlagError, match='--gpus=0, but CUDA_VISIBLE_DEVICES=.* shows none'):
+        choose_gpus('0', environ)
+    assert environ == {'CUDA_VISIBLE_DEVICES': shown}

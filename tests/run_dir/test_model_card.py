@@ -59,3 +59,45 @@ def test_the_folder_of_a_checkpoint(tmp_path):
     assert model_card.folder_of(str(tmp_path)) == str(tmp_path)
     assert model_card.folder_of(str(tmp_path / 'model.ckpt-7')) == str(tmp_path)
     assert model_card.folder_of('model.ckpt-7') == '.'
+
+
+def _trained(folder, classes=('daisy', 'rose')):
+    (folder / 'model.ckpt-4.index').write_text('')
+    model_card.write_card(str(folder), CARD)
+    (folder / 'dataset.json').write_text(json.dumps({'format': 1, 'classes': list(classes), 'counts': {'train': 8},
+                                                     'shards': {'train': 1}}))
+    return str(folder)
+
+
+def test_a_resumed_training_takes_its_settings_from_the_card(tmp_path):
+    folder = _trained(tmp_path)
+    data, model = model_card.settle_for_training(folder, DataConfig(data_dir=folder), ModelConfig(), chosen=())
+    assert (data.image_size, model.width) == (107, 0.25)
+    with pytest.raises(FlagError, match='--image_size=299, but the model in .* has 107'):
+        model_card.settle_for_training(folder, DataConfig(data_dir=folder), ModelConfig(), chosen=('image_size',))
+
+
+@pytest.mark.parametrize('classes', [('daisy', 'tulip'), ('rose', 'daisy'), ('daisy',)])
+def test_a_resume_on_other_classes_is_refused_and_changes_nothing(tmp_path, classes):
+    folder = _trained(tmp_path, classes)
+    before = (tmp_path / 'model.json').read_bytes()
+    with pytest.raises(UserError, match='with --fine_tune --pretrained_model_checkpoint_path='):
+        model_card.settle_for_training(folder, DataConfig(data_dir=folder), ModelConfig(), chosen=())
+    assert (tmp_path / 'model.json').read_bytes() == before
+
+
+def test_a_training_without_a_checkpoint_starts_new(tmp_path):
+    folder, settings = _trained(tmp_path, ('other',)), (DataConfig(image_size=200), ModelConfig())
+    (tmp_path / 'model.ckpt-4.index').unlink()
+    assert model_card.settle_for_training(folder, *settings) == settings
+    assert model_card.settle_for_training('', *settings) == settings
+
+
+@pytest.mark.parametrize('change', [{'classes': 'ab'}, {'classes': [1, 2]}, {'width': 'wide'}, {'width': None},
+                                    {'image_size': 'Infinity'}, {'image_size': []}])
+def test_wrong_types_are_told(tmp_path, change):
+    model_card.write_card(str(tmp_path), CARD)
+    fields = json.loads((tmp_path / 'model.json').read_text()) | change
+    (tmp_path / 'model.json').write_text(json.dumps(fields))
+    with pytest.raises(UserError, match='model.json is damaged'):
+        model_card.read_card(str(tmp_path))

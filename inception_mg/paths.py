@@ -1,0 +1,93 @@
+"""Paths that are given by flags: one way to read them, for every program. Standard library only.
+
+TensorFlow takes the paths of checkpoints as patterns, also where it deletes old ones: a train_dir named `a*` would
+lose the checkpoints of its neighbour `abc`. So such a name is refused, wherever something is written, or a checkpoint
+or a model is read.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+
+from inception_mg.errors import FlagError
+
+FOLDER, RECORDS, CHECKPOINT, FILE = 'folder', 'records', 'checkpoint', 'file'
+# What the flags of all programs that are paths stand for: a folder that TensorFlow, or a program, writes or reads
+# checkpoints in; a folder that is only read, file by file; a folder, a checkpoint in it or a file of weights; a file.
+FLAGS: Mapping[str, str] = {
+    'train_dir': FOLDER, 'eval_dir': FOLDER, 'report_dir': FOLDER, 'export_dir': FOLDER, 'output_directory': FOLDER,
+    'log_directory': FOLDER, 'checkpoint_dir': CHECKPOINT, 'pretrained_model_checkpoint_path': CHECKPOINT,
+    'input': CHECKPOINT, 'data_dir': RECORDS, 'train_directory': RECORDS, 'validation_directory': RECORDS,
+    'labels_file': FILE, 'json': FILE, 'png': FILE, 'output': FILE}
+STATE_FILE = 'checkpoint'  # TensorFlow's own name for the file that says which checkpoint is the newest.
+
+_SCHEME = re.compile(r'([A-Za-z][A-Za-z0-9+.-]*)://')
+_PATTERN = re.compile(r'[*?\[\]{}\\]')
+_PART = re.compile(r'\.(?:index|meta|data-\d{5}-of-\d{5})$')
+
+
+def settle(name: str, path: str, kind: str = FOLDER) -> str:
+    """Returns `path` as the programs use it: `~` expanded, no slash at its end, a checkpoint by its prefix.
+
+    name: what the message calls it, such as '--train_dir'. '' stays ''. Raises FlagError for a scheme, for a name that
+    TensorFlow would take as a pattern or cannot write down, and for a file where a folder is meant.
+    """
+    if not path:
+        return ''
+    said = f'{name}={path}'
+    if not path.strip():
+        raise FlagError(f'{name} is blank: name a path, or leave it out')
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in path):
+        raise FlagError(f'{name}={path!r} holds a control character: name another path')
+    if scheme := _SCHEME.match(path):
+        raise FlagError(f'{said}: {scheme[1]}:// is not read or written here: name a folder or file of this machine, '
+                        'such as one where it is mounted')
+    path = os.path.expanduser(path)
+    if path.startswith('~'):
+        raise FlagError(f'{said}: there is no such user; write ./{path} for a folder of that name')
+    path = path.rstrip('/') or '/'
+    if kind == CHECKPOINT:
+        path = checkpoint_prefix(path)
+    if kind in (FOLDER, CHECKPOINT):
+        _refuse_patterns(name, said, path)
+    if kind in (FOLDER, RECORDS):
+        _refuse_files(said, path)
+    if kind == FILE and os.path.isdir(path):
+        raise FlagError(f'{said} is a folder: name a file')
+    return path
+
+
+def checkpoint_prefix(path: str) -> str:
+    """The path prefix of a checkpoint that is named by any of its files; the folder, if by TensorFlow's state file.
+
+    Any other path is returned as it is.
+    """
+    if os.path.isdir(path) or os.path.exists(path + '.index'):
+        return path
+    if os.path.basename(path) == STATE_FILE:
+        return os.path.dirname(path) or '.'
+    return _PART.sub('', path)
+
+
+def _refuse_patterns(name: str, said: str, path: str) -> None:
+    # TensorFlow is given the path as it is here, but makes absolute ones of it in places.
+    whole = os.path.abspath(path)
+    if found := _PATTERN.search(whole):
+        where = '' if found[0] in path else f' (as {whole})'
+        raise FlagError(f'{said}{where} holds {found[0]}, by which TensorFlow would take it as a pattern and might use '
+                        'or delete files of other folders: name a path without any of * ? [ ] { } \\')
+    try:
+        whole.encode()
+    except UnicodeEncodeError:
+        raise FlagError(f'{name}={path!r} is not UTF-8, which TensorFlow needs: name another path') from None
+
+
+def _refuse_files(said: str, path: str) -> None:
+    """A folder that is a file, or lies in one. A missing one is for those to say who read it."""
+    above = path
+    while above and not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if above and os.path.exists(above) and not os.path.isdir(above):
+        raise FlagError(f'{said}: {above} is a file, where a folder is meant')
+    if above and os.path.islink(above) and not os.path.exists(above):
+        raise FlagError(f'{said}: {above} is a link to {os.readlink(above)}, which is not there')
