@@ -24,6 +24,7 @@ from dist.sync import SyncReplicas
 from inception_mg.config import ClusterConfig, DeviceConfig, RunConfig
 from inception_mg.errors import EXIT_RETRY, EXIT_SIGTERM, FlagError
 from inception_mg.placement import Placement, between_graph, bytes_of
+from inception_mg.reasons import reason_of
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine
 from inception_mg.training.hooks import Stopper
@@ -81,7 +82,7 @@ def explaining_loss(cluster: Cluster) -> Iterator[None]:
     except (tf.errors.OpError, board.Unreachable) as error:
         if exit_code(error) != EXIT_RETRY:
             raise
-        raise ClusterLost(f'{cluster.name} lost the rest of the cluster: {str(error).splitlines()[0]}') from error
+        raise ClusterLost(f'{cluster.name} lost the rest of the cluster: {reason_of(error)}') from error
 
 
 def aggregated_replicas(cluster: Cluster, config: ClusterConfig) -> int:

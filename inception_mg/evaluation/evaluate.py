@@ -250,7 +250,7 @@ class Results:
                   f'{scores.images}), {recall} = {scores.recall_at_k:.4f}, {seconds:.1f} s')
         guesses = np.flatnonzero(outcome.confusion.sum(0))
         if len(guesses) == 1 and scores.images > 1:
-            self._say(f'every image is taken for {self._setup.labels[guesses[0]]!r}: trained for too few steps, or '
+            self._say(f'every image is taken for {self._setup.outputs[guesses[0]]!r}: trained for too few steps, or '
                       '--batch_norm_decay and --moving_average_decay were too high for them (see docs/robustness.md)')
         line = json.dumps(result)
         if self._writer:

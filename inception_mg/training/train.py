@@ -10,6 +10,7 @@ from inception_mg.config import DeviceConfig, RunConfig
 from inception_mg.errors import UserError
 from inception_mg.files import write_text
 from inception_mg.placement import Placement, describe
+from inception_mg.reasons import reason_of
 from inception_mg.run_dir import run_state
 from inception_mg.training import hooks, summaries
 from inception_mg.training.devices import local_machine
@@ -77,14 +78,14 @@ def run_steps(creator: v1.train.SessionCreator, loop_hooks: Sequence[v1.train.Se
     except (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
         if not checkpoint:
             raise
-        raise UserError(f'cannot restore {checkpoint}: {str(error).splitlines()[0]}') from error
+        raise UserError(f'cannot restore {checkpoint}: {reason_of(error)}') from error
     try:
         with session:
             while not session.should_stop():
                 session.run(train_op)
     except tf.errors.ResourceExhaustedError as error:
         raise UserError('out of memory: lower --batch_size, --image_size or --width '
-                        f'({str(error).splitlines()[0]})') from error
+                        f'({reason_of(error)})') from error
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         explained = task.explain(error)
         if explained is None:

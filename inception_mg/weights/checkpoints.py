@@ -215,4 +215,4 @@ class Restorer:
                 self._saver = self._saver or v1.train.Saver(names)
                 self._saver.restore(session, checkpoint)
         except tf.errors.OpError as error:
-            raise UserError(f'cannot restore {checkpoint}: {str(error).splitlines()[0]}') from error
+            raise UserError(f'cannot restore {checkpoint}: {reason_of(error)}') from error

@@ -70,16 +70,16 @@ def test_port_shared_on_purpose_is_in_use_too():
 
 
 def test_bypass_proxy():
-    cluster = Cluster(('10.0.0.1:1', '[::1]:2'), ('c:3', 'c:4'), 'ps', 0)
+    cluster = Cluster(('10.0.0.1:1', '[fe80::2]:2'), ('c:3', 'c:4'), 'ps', 0)
     environ = {'no_proxy': 'x'}
     bypass_proxy(cluster, environ)
     assert environ == {'no_proxy': 'x'}
     environ |= {'http_proxy': 'http://p:1'}
     bypass_proxy(cluster, environ)
-    assert environ['no_grpc_proxy'] == 'x,10.0.0.1,::1,c'
+    assert environ['no_grpc_proxy'] == 'x,10.0.0.1,fe80::2,c'
     environ['no_grpc_proxy'] = 'y'
     bypass_proxy(cluster, environ)
-    assert environ['no_grpc_proxy'] == 'y,10.0.0.1,::1,c'
+    assert environ['no_grpc_proxy'] == 'y,10.0.0.1,fe80::2,c'
 
 
 @pytest.mark.parametrize('shown, numbers, seen', [
@@ -103,7 +103,8 @@ def test_the_server_has_the_options_and_warns_of_its_open_port():
     import tensorflow as tf
 
     from dist.launch.local import free_ports
-    cluster, lines = Cluster((f'0.0.0.0:{free_ports(1)[0]}',), ('127.0.0.1:9',), 'ps', 0), []
+    here = socket.gethostname()
+    cluster, lines = Cluster((f'{here}:{free_ports(1)[0]}',), (f'{here}:9',), 'ps', 0), []
     base = tf.compat.v1.ConfigProto(device_count={'CPU': 3})
     base.gpu_options.per_process_gpu_memory_fraction = 0.2
     server = start_server(cluster, session_config(cluster, base), lines.append)
