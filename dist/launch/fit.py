@@ -12,13 +12,14 @@ train_distributed.py and launch_local.py:
 
 import argparse
 import dataclasses
-import logging
 import os
 import pathlib
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
+
+import tensorflow as tf
 
 from dist import hosts
 from dist.launch import local
@@ -51,7 +52,7 @@ def fit(task: Task, *, train_dir: str = '', steps: int = 0, argv: Sequence[str] 
     """
     argv = list(sys.argv if argv is None else argv)
     name, is_task = pathlib.Path(argv[0]).name, False
-    logging.getLogger('tensorflow').setLevel(logging.ERROR)  # Deprecations of the functions that this is about.
+    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # No word of the functions that this is about.
     try:
         sys.stdout.reconfigure(line_buffering=True)
         flags = parse(argv[1:], task, train_dir, steps)
