@@ -29,6 +29,8 @@ def operations_for(plain: bool, say: Callable[[str], None]) -> Operations:
 def fast_operations() -> tuple[Operations, tuple[str, ...]]:
     """The fast forms that work here, and what the others lack. Tries each once in a process, in a tenth of a second."""
     forms, missing = {'recolour': colours.recolour, 'carry': transfers.carry}, []
+    verbosity = v1.logging.get_verbosity()
+    v1.logging.set_verbosity(v1.logging.ERROR)  # What is tried may be deprecated.
     for what, try_it, offered in (
             ('gradient of its own for one convolution', convolution.try_override, {'conv2d': convolution.conv2d}),
             ('joint batch norm and ReLU', batch_norm.try_joint, {'batch_norm_relu': batch_norm.batch_norm_relu}),
@@ -40,4 +42,5 @@ def fast_operations() -> tuple[Operations, tuple[str, ...]]:
             forms |= offered
         except Exception:  # Whatever a TensorFlow raises that lacks it or has changed it.
             missing.append(what)
+    v1.logging.set_verbosity(verbosity)
     return Operations(**forms), tuple(missing)
