@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from inception_mg import checks, config
-from inception_mg.config import DataConfig, ModelConfig, OptimizerConfig
+from inception_mg.config import DataConfig, ModelConfig
 from inception_mg.errors import FlagError, UserError
 from inception_mg.model.blocks import stage_devices
 from inception_mg.model.layers import Layers
@@ -19,6 +19,7 @@ from inception_mg.model.networks import network
 from inception_mg.model.resnet import BLOCK_COST, resnet_v1_50, scopes_below
 from inception_mg.placement import one_device, split_model
 from inception_mg.training import step_records
+from inception_mg.training.task import Task
 from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
@@ -152,10 +153,10 @@ def run(placement):
     """Loss, gradients by name, and where what ran, of one step with fixed statistics and weights."""
     images, labels = batch()
     with tf.Graph().as_default():
-        step = build_train_step(
-            placement, lambda first, readers, size: tf.data.Dataset.from_tensors((images, labels)).repeat(),
-            len(labels), lambda part, targets, tower: classification_loss(
-                part, targets, 6, NARROW, tower.branches, tower.stages, is_training=False), OptimizerConfig(), 100)
+        step = build_train_step(placement, Task(
+            lambda part, parts, size: tf.data.Dataset.from_tensors((images, labels)).repeat(),
+            lambda part, tower: classification_loss(*part, 6, NARROW, tower.branches, tower.stages, is_training=False),
+            100, len(labels)))
         variables = [v for _, v in step.gradients]
         session_config = v1.ConfigProto(device_count={'CPU': len(D)}, allow_soft_placement=False)
         with v1.Session(config=session_config) as session:
