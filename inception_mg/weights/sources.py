@@ -67,6 +67,10 @@ def check_weights(weights: Weights, wanted: Mapping[str, Sequence[int]], remedy:
 
     wanted: name -> shape. remedy: the end of the message.
     """
+    heads = (*checkpoints.HEADS, names.AUX_HEAD)
+    foreign = [name for name in weights.shapes if name not in wanted and not name.startswith(heads)]
+    if weights.source == 'own' and foreign:  # Before the shapes: one name may be of a layer in both models.
+        raise UserError(f'{weights.path} is of another model: it has {some(foreign, 3)}')
     for name, shape in wanted.items():
         if name in weights.shapes and list(weights.shapes[name]) != list(shape):
             raise UserError(f'{weights.path} has {name} with shape {list(weights.shapes[name])}, this model with '
