@@ -1,9 +1,10 @@
 """Handwritten digits, 8 x 8 pixels (those that come with scikit-learn), on whatever the command line says."""
 
+import inception_mg as mg  # First: it quiets TensorFlow.
+
+# isort: split
 import sklearn.datasets
 import tensorflow as tf
-
-import inception_mg as mg  # First: it quiets TensorFlow.
 
 pixels, labels = sklearn.datasets.load_digits(return_X_y=True)  # 1,797 images of 64 values from 0 to 16.
 images, labels = (pixels / 8 - 1).reshape(-1, 8, 8, 1).astype('float32'), labels.astype('int32')
