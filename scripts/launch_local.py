@@ -11,20 +11,15 @@ or 1 if that was killed, or the process that starts the tasks.
 
 import os
 import pathlib
-import shutil
-import socket
-import struct
-import subprocess
 import sys
 from collections.abc import Sequence
 
 import common
 from dist.launch import fork_server, local
 from inception_mg import checks, config, paths
-from inception_mg.errors import FlagError, UserError
+from inception_mg.errors import FlagError
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent
-INSIDE = 'INCEPTION_MG_PRIVATE_NETWORK'  # Set by this program for itself, in the new namespace.
 
 
 def main(training_flags: Sequence[str]) -> int:
@@ -32,10 +27,8 @@ def main(training_flags: Sequence[str]) -> int:
     checks.check_launch(launch)
     log_dir = launch.log_directory or log_dir_beside(training_flags)
     drills = [local.parse_drill(text) for text in launch.kill.split(',') if text.strip()]
-    if launch.private_network and not os.environ.pop(INSIDE, ''):
-        enter_private_network()
-    elif launch.private_network:
-        raise_loopback()
+    if launch.private_network:
+        local.take_private_network(sys.argv)
     tasks = local.task_flags(launch.num_ps, launch.num_workers, local.free_ports(launch.num_ps + launch.num_workers))
     program = SCRIPTS / ('train_in_graph.py' if launch.in_graph else 'train_distributed.py')
     commands = {name: [sys.executable, str(program), *own, *training_flags] for name, own in tasks.items()}
@@ -64,26 +57,6 @@ def log_dir_beside(training_flags: Sequence[str]) -> str:
         if name in ('--train_dir', '-train_dir') and value:
             return str(pathlib.Path(paths.settle('--train_dir', value)) / 'logs')
     raise FlagError('--train_dir is missing: give the flags of train_distributed.py after --')
-
-
-def enter_private_network() -> None:
-    """Starts this program again in a network namespace of its own, where nobody outside can reach the
-    tasks' open ports. UserError where the system does not allow that without root."""
-    unshare = shutil.which('unshare')
-    command = [unshare or '', '--map-current-user', '--net', '--keep-caps']
-    if not unshare or subprocess.run([*command, 'true'], capture_output=True).returncode:
-        raise UserError('--private_network: this system does not let `unshare --map-current-user --net` work without '
-                        'root; leave the flag out, and keep the ports behind a firewall')
-    sys.stdout.flush()
-    os.execve(unshare, [*command, sys.executable, *sys.argv], {**os.environ, INSIDE: '1'})
-
-
-def raise_loopback() -> None:
-    """Brings up the loopback interface of a new network namespace (`ip link set lo up`)."""
-    import fcntl
-    set_flags, up = 0x8914, 0x1  # SIOCSIFFLAGS and IFF_UP of <linux/sockios.h> and <linux/if.h>.
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, set_flags, struct.pack('16sH14x', b'lo', up))
 
 
 if __name__ == '__main__':

@@ -24,7 +24,7 @@ import tensorflow as tf
 from dist import hosts
 from dist.launch import local
 from dist.server import choose_gpus, hide_gpus, leave_process
-from inception_mg import checks
+from inception_mg import checks, paths
 from inception_mg.config import (
     ClusterConfig,
     DeviceConfig,
@@ -78,6 +78,7 @@ def fit(task: Task, *, train_dir: str = '', steps: int = 0, argv: Sequence[str] 
 
 def run(task: Task, flags: argparse.Namespace, cluster: hosts.Cluster | None, argv: Sequence[str]) -> int:
     """The one thing that the flags ask for; returns the exit code."""
+    check(flags, task)
     if flags.launch:
         return launch(flags, argv)
     if flags.plain_operations:
@@ -91,7 +92,29 @@ def run(task: Task, flags: argparse.Namespace, cluster: hosts.Cluster | None, ar
     if cluster is not None:
         return work(task, flags, cluster, devices, run_config)
     from inception_mg.training.train import train_here
-    return EXIT_SIGTERM if train_here(task, devices, run_config) else 0
+    return EXIT_SIGTERM if train_here(with_operations(task), devices, run_config) else 0
+
+
+def check(flags: argparse.Namespace, task: Task) -> None:
+    """Raises FlagError for flags that exclude each other, or a number of examples out of its range."""
+    asked = [name for name in ('--launch', '--evaluate', '--export_dir') if getattr(flags, name[2:])]
+    if len(asked) > 1:
+        raise FlagError(f'{" and ".join(asked)} are asked for at once: give one of them')
+    if flags.kill and not flags.launch:
+        raise FlagError(f'--kill={flags.kill} needs --launch')
+    if asked and not flags.train_dir:
+        raise FlagError('--train_dir is empty: name the folder for checkpoints and summaries')
+    if (flags.batch_size or task.batch_size) < 1:
+        raise FlagError(f'--batch_size={flags.batch_size or task.batch_size} must be at least 1')
+
+
+def with_operations(task: Task) -> Task:
+    """The task with the fast operations that there are, if it says nothing of them. For when the GPUs are chosen: to
+    try them opens a session, and the first one decides which GPUs this process sees."""
+    if task.operations is not None:
+        return task
+    from inception_mg.fast.choice import operations_for
+    return dataclasses.replace(task, operations=operations_for(False, print))
 
 
 def work(task: Task, flags: argparse.Namespace, cluster: hosts.Cluster, devices: DeviceConfig, run_config: RunConfig
@@ -107,22 +130,22 @@ def work(task: Task, flags: argparse.Namespace, cluster: hosts.Cluster, devices:
     if flags.in_graph:
         checks.check_in_graph(options, devices, len(cluster.ps), len(cluster.workers))
         if cluster.is_chief:
-            return in_graph.run_client(cluster, task, devices, run_config, options, settings)
+            return in_graph.run_client(cluster, with_operations(task), devices, run_config, options, settings)
         return in_graph.serve(cluster, devices, options, settings)
     if cluster.job == 'ps':
         return worker.run_ps(cluster, settings)
-    return worker.run_worker(cluster, task, devices, run_config, settings)
+    return worker.run_worker(cluster, with_operations(task), devices, run_config, settings)
 
 
 def launch(flags: argparse.Namespace, argv: Sequence[str]) -> int:
-    """A cluster of this very program on this machine: its tasks get the same flags but --launch."""
+    """A cluster of this very program on this machine: its tasks get the same flags, and at the end their own."""
     config = part(flags, LaunchConfig)
     checks.check_launch(config)
-    if not flags.train_dir:
-        raise FlagError('--train_dir is empty: name the folder for checkpoints and summaries')
-    same = [flag for flag in argv[1:] if flag not in ('--launch', '--launch=true')]
+    if config.private_network:
+        local.take_private_network(argv)
     tasks = local.task_flags(config.num_ps, config.num_workers, local.free_ports(config.num_ps + config.num_workers))
-    commands = {name: [sys.executable, argv[0], *own, *same] for name, own in tasks.items()}
+    program = [sys.executable, *argv, '--nolaunch', '--kill=']
+    commands = {name: [*program, *own] for name, own in tasks.items()}
     environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
     gpus = local.share_gpus(local.visible_gpus(environ), config.num_workers)
     drills = [local.parse_drill(text) for text in config.kill.split(',') if text.strip()]
@@ -137,6 +160,8 @@ def use(task: Task, flags: argparse.Namespace) -> int:
     if task.inference is None:
         raise FlagError('--evaluate and --export_dir need a task that says how the model is used (Task.inference)')
     inputs, logits_for, outputs, validation = task.inference
+    from inception_mg.weights.checkpoints import find_checkpoint
+    find_checkpoint(flags.train_dir, 'train_dir')  # Before the examples are counted.
     if flags.export_dir:
         from inception_mg.serving.export import export_any
         export_any(flags.train_dir, flags.export_dir, inputs, logits_for, outputs)
@@ -144,16 +169,21 @@ def use(task: Task, flags: argparse.Namespace) -> int:
     if validation is None:
         raise FlagError('--evaluate needs validation examples (Inference.validation)')
     from inception_mg.evaluation.evaluate import Setup, count_examples, evaluate_once
-    count = count_examples(lambda: validation(task.batch_size))
+    try:
+        count = count_examples(lambda: validation(task.batch_size))
+    except Exception as error:
+        raise task.explain(error) or error from error
     evaluate_once(Setup(EvalConfig(checkpoint_dir=flags.train_dir, run_once=True), lambda: validation(task.batch_size),
                         logits_for, outputs, len(outputs), count, task.batch_size, f'{count} validation examples',
-                        task.title, 'it is of another model'))
+                        task.title, 'it is of another model', task.explain))
     return 0
 
 
 def part(flags: argparse.Namespace, config: type):
-    """The dataclass filled from the flags."""
-    return config(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(config)})
+    """The dataclass filled from the flags; FlagError for a number that is not finite."""
+    filled = config(**{field.name: getattr(flags, field.name) for field in dataclasses.fields(config)})
+    checks.check_numbers(filled)
+    return filled
 
 
 def parse(arguments: Sequence[str], task: Task, train_dir: str, steps: int) -> argparse.Namespace:
@@ -161,7 +191,7 @@ def parse(arguments: Sequence[str], task: Task, train_dir: str, steps: int) -> a
     defaults = {**vars(task.optimizer), 'train_dir': train_dir, **({'max_steps': steps} if steps else {})}
     parser = _Parser(allow_abbrev=False, usage='%(prog)s [--flag=value ...]')
     for config in _CONFIGS:
-        group = parser.add_argument_group(config.__doc__.splitlines()[0])
+        group = parser.add_argument_group(config.__doc__.splitlines()[0].rstrip('.'))
         for field in dataclasses.fields(config):
             text = field.metadata['help'].replace('%', '%%')
             default = defaults.get(field.name, field.default)
@@ -171,7 +201,10 @@ def parse(arguments: Sequence[str], task: Task, train_dir: str, steps: int) -> a
             else:
                 group.add_argument(f'--{field.name}', default=default, type=field.type, help=f'{text} ({default!r})',
                                    choices=field.metadata['choices'] or None, metavar=field.type.__name__)
-    return parser.parse_args(arguments)
+    flags = parser.parse_args(arguments)
+    for name in paths.FLAGS.keys() & vars(flags).keys():
+        setattr(flags, name, paths.settle(f'--{name}', getattr(flags, name), paths.FLAGS[name]))
+    return flags
 
 
 class _Parser(argparse.ArgumentParser):

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from inception_mg.errors import EXIT_FAILED, EXIT_RETRY, EXIT_SIGINT, EXIT_SIGTE
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COLOURS = (36, 32, 33, 35, 34, 31, 96, 92, 93, 95, 94, 91)  # ANSI foregrounds, one task after another.
 LINGER_SECS = 20.0  # After the chief's end the others get so long for theirs.
+INSIDE = 'INCEPTION_MG_PRIVATE_NETWORK'  # Set by a launcher for itself, in its new namespace.
 FIRST_PORT, LAST_PORT = 20000, 32000  # Below Linux's ephemeral ports, which outgoing connections take.
 
 
@@ -38,6 +40,34 @@ def free_ports(count: int) -> list[int]:
         if len(ports) == count:
             return ports
     raise UserError(f'fewer than {count} ports are free between {FIRST_PORT} and {LAST_PORT}')
+
+
+def take_private_network(argv: Sequence[str]) -> None:
+    """Puts this program, whose command line is `argv`, in a network namespace of its own, by starting it again."""
+    if os.environ.pop(INSIDE, ''):
+        raise_loopback()
+    else:
+        _enter_private_network(argv)
+
+
+def _enter_private_network(argv: Sequence[str]) -> None:
+    """Starts this program again in a network namespace of its own, where nobody outside can reach the
+    tasks' open ports. UserError where the system does not allow that without root."""
+    unshare = shutil.which('unshare')
+    command = [unshare or '', '--map-current-user', '--net', '--keep-caps']
+    if not unshare or subprocess.run([*command, 'true'], capture_output=True).returncode:
+        raise UserError('--private_network: this system does not let `unshare --map-current-user --net` work without '
+                        'root; leave the flag out, and keep the ports behind a firewall')
+    sys.stdout.flush()
+    os.execve(unshare, [*command, sys.executable, *argv], {**os.environ, INSIDE: '1'})
+
+
+def raise_loopback() -> None:
+    """Brings up the loopback interface of a new network namespace (`ip link set lo up`)."""
+    import fcntl
+    set_flags, up = 0x8914, 0x1  # SIOCSIFFLAGS and IFF_UP of <linux/sockios.h> and <linux/if.h>.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, set_flags, struct.pack('16sH14x', b'lo', up))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -178,9 +178,13 @@ class Evaluation:
 
 
 def count_examples(dataset_for: Callable[[], tf.data.Dataset]) -> int:
-    """How many examples a data set of batches (inputs, labels) has, by going through it once."""
+    """How many examples a data set of batches (inputs, labels) has, by going through it once; UserError for one without
+    end."""
     with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={'GPU': 0})) as session:
-        sizes = dataset_for().map(lambda inputs, labels: tf.size(labels, tf.int64))
+        dataset = dataset_for()
+        if session.run(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
+            raise UserError('the validation examples have no end: each must come once (leave out repeat)')
+        sizes = dataset.map(lambda inputs, labels: tf.size(labels, tf.int64))
         total = sizes.reduce(tf.constant(0, tf.int64), lambda count, size: count + size)
         return int(session.run(total))
 

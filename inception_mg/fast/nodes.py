@@ -84,6 +84,7 @@ class VariableGetter:
             if collections or not callable(initializer):
                 return getter(name, shape, dtype, initializer, trainable=trainable, collections=collections,
                               **(kwargs | {'use_resource': True}))
+            initializer = initializer() if isinstance(initializer, type) else initializer
             self._made[name] = build_variable(name, shape, tf.as_dtype(dtype), initializer, trainable is not False)
         if not self._made[name].shape.is_compatible_with(shape):
             raise ValueError(f'the variable {name} has the shape {self._made[name].shape}, not {shape}')

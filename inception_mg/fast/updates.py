@@ -43,7 +43,7 @@ def build_moves(moves: Sequence[tuple[tf.Variable, tf.Variable | tf.Tensor, tf.T
     """As optimizers.build_moves, but each move waits for its share alone."""
     nodes, here = Nodes(), {}
     for variable, goal, share in moves:
-        device, key = variable.device, (variable.device, share if isinstance(share, float) else share.name)
+        device, key = variable.device, (variable.device, share.name if isinstance(share, tf.Tensor) else share)
         if key not in here:
             with tf.device(device), tf.name_scope(scope):
                 here[key] = tf.identity(share, 'share')

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig
-from inception_mg.fast.choice import operations_for
+from inception_mg.errors import UserError
+from inception_mg.fast.choice import fast_operations
 from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.layers import Layers
 from inception_mg.model.losses import smoothed_cross_entropy
@@ -13,6 +14,7 @@ from inception_mg.model.tower_loss import TowerLoss
 from inception_mg.training.task import DatasetFor, Inference, Task
 
 v1 = tf.compat.v1
+_OUTSIDE = 'a label is outside'
 Network = Callable[[tf.Tensor, Layers], tf.Tensor]  # (inputs, layers) -> logits
 
 
@@ -32,15 +34,29 @@ def classifier(network: Network, examples: DatasetFor, *, num_examples: int, out
         of the labels. batch_size: examples per step of one process.
     validation(batch_size): batches that nothing learns from, each example once.
     optimizer(learning_rate): another one than RMSProp. settings: learning rate, its schedule, decay of the averages.
-    weight_decay: factor of the L2 loss of every weight of `layers`; None for none. operations: by default the fast
-        forms that this TensorFlow has.
+    weight_decay: factor of the L2 loss of every weight of `layers`; None for none. operations: None for the fast forms
+        that this TensorFlow has. They are tried when a tower is built, not here: a trial opens a session, and which
+        GPUs that may see is known only to mg.fit.
     """
     given = dict(locals())
-    operations = operations_for(False, print) if operations is None else operations
+
+    def checked(dataset: tf.data.Dataset) -> tf.data.Dataset:
+        # A label without an output would have no target, and so a loss of 0.
+        def check(inputs: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            within = tf.reduce_all((labels >= 0) & (labels < len(outputs)))
+            with tf.control_dependencies([tf.debugging.Assert(within, [_OUTSIDE, labels], summarize=8)]):
+                return inputs, tf.identity(labels)
+        return dataset.map(check)
+
+    def explain(error: Exception) -> UserError | None:
+        return UserError(f'{_OUTSIDE} of 0 to {len(outputs) - 1}, the numbers of the {len(outputs)} outputs'
+                         ) if _OUTSIDE in str(error) else None
 
     def layers_for(is_training: bool) -> Layers:
-        return Layers(is_training, tf.as_dtype(compute_dtype), batch_norm_decay=batch_norm_decay,
-                      weight_decay=weight_decay if is_training else None, operations=operations)
+        if not is_training:
+            return Layers(False, tf.as_dtype(compute_dtype), weight_decay=None)
+        return Layers(True, tf.as_dtype(compute_dtype), batch_norm_decay=batch_norm_decay, weight_decay=weight_decay,
+                      operations=fast_operations()[0] if operations is None else operations)
 
     def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower) -> TowerLoss:
         layers, (inputs, labels) = layers_for(is_training=True), batch
@@ -52,9 +68,10 @@ def classifier(network: Network, examples: DatasetFor, *, num_examples: int, out
     with tf.Graph().as_default():
         inputs, _ = examples(0, 1, batch_size).element_spec
     inference = Inference(inputs, lambda batch: network(batch, layers_for(is_training=False)),
-                          tuple(map(str, outputs)), validation)
-    return Task(examples, loss_for, num_examples, batch_size, settings or OptimizerConfig(),
-                make_optimizer=(lambda config, rate: optimizer(rate)) if optimizer else None, operations=operations,
+                          tuple(map(str, outputs)), validation and (lambda size: checked(validation(size))))
+    return Task(lambda *part: checked(examples(*part)), loss_for, num_examples, batch_size,
+                settings or OptimizerConfig(), operations=operations,
+                make_optimizer=(lambda config, rate: optimizer(rate)) if optimizer else None,
                 plain=lambda: classifier(**given | {'operations': PLAIN}),
-                scale_loss=compute_dtype == 'float16', inference=inference,
+                scale_loss=compute_dtype == 'float16', inference=inference, explain=explain,
                 title=f'{network.__name__}, {compute_dtype}')

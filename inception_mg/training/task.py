@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig
 from inception_mg.errors import UserError
-from inception_mg.fast.operations import PLAIN, Operations
+from inception_mg.fast.operations import Operations
 from inception_mg.model.tower_loss import TowerLoss
 from inception_mg.placement import Tower
 
@@ -43,8 +43,9 @@ class Task:
         variables are made by tf.compat.v1.get_variable. tower: see placement.Tower; most models leave it alone.
     num_examples: of one epoch. batch_size: examples per step of one process, a multiple of its towers.
     optimizer: settings of the schedule, the averages and RMSProp; make_optimizer: another optimizer than RMSProp.
-    operations: the faster forms that the step takes; what loss_for builds chooses its own. plain(): this task in plain
-        operations throughout; None where `operations` is all there is to change.
+    operations: the faster forms that the step takes; None for those that mg.fit finds (and without it, for plain ones).
+        What loss_for builds chooses its own. plain(): this task in plain operations throughout; None where `operations`
+        is all there is to change.
     frozen: beginnings of the names of variables that are not trained. scale_loss: for float16.
     title, source: the model and the examples, on the screen. notes: lines that the user should read.
     settings: what must be equal on all workers of a cluster, besides max_steps and what is in this value itself.
@@ -59,7 +60,7 @@ class Task:
     batch_size: int
     optimizer: OptimizerConfig = OptimizerConfig()
     make_optimizer: MakeOptimizer | None = None
-    operations: Operations = PLAIN
+    operations: Operations | None = None
     plain: Callable[[], 'Task'] | None = None
     frozen: tuple[str, ...] = ()
     scale_loss: bool = False

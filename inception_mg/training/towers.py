@@ -88,6 +88,9 @@ class Variables:
             # GPU of the ps. Control dependencies go too: a read belongs to the whole step.
             with tf.device(None), v1.device(self._setter), tf.control_dependencies(None):
                 variable = self._get(getter, name, *args, **kwargs)
+            if variable.trainable and variable.dtype != tf.float32:
+                raise UserError(f'the variable {name} is {variable.dtype.name}: trained variables are float32; cast '
+                                'the value that get_variable returns')
             frozen = name.startswith(self._frozen_scopes)
             if name not in self._made and (frozen or variable.trainable):
                 self._made.add(name)
@@ -158,13 +161,16 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
 
     The gradients are those of the loss times `loss_scale`, divided by the number of towers: a division of the loss
     costs nothing, one of 27 million gradients as much as a sum. Raises UserError for a variable that the loss does not
-    depend on, and for one that would be left out of the training.
+    depend on, for one that would be left out of the training, and for a loss that is no float32 scalar.
     """
     results = []
     for number, (tower, batch) in enumerate(zip(placement.towers, batches, strict=True)):
         with variables.on(tower.host) as used, tf.name_scope(f'tower_{number}'), tf.device(tower.device):
             loss = loss_for(batch, tower)
             loss = loss if isinstance(loss, TowerLoss) else TowerLoss(loss)
+            if loss.total.shape.rank != 0 or loss.total.dtype != tf.float32:
+                raise UserError(f'the loss is {loss.total.dtype.name} of shape {loss.total.shape}, not a float32 '
+                                'scalar: take the mean over the examples')
             variables.refuse_others()
             # (A variable that this tower has not asked for is refused below.)
             reads = [used[v.name] if v.name in used else variables.read(v, tower.host) for v in variables.trainable]
@@ -213,7 +219,7 @@ def build_statistics_update(statistics: Sequence[Statistic], operations: Operati
         values = [value for _, value, _ in statistics]
         values = wire.carry(values, [host_of(value.device) for value in values],
                             [variable.device for variable, *_ in statistics], operations=operations)
-    return build_moves([(variable, value, 1 - decay)
+    return build_moves([(variable, value, 1.0 - decay)
                         for (variable, _, decay), value in zip(statistics, values, strict=True)], scope, operations)
 
 

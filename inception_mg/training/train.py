@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from inception_mg.config import DeviceConfig, RunConfig
 from inception_mg.errors import UserError
+from inception_mg.fast.operations import PLAIN
 from inception_mg.files import write_text
 from inception_mg.placement import Placement, describe
 from inception_mg.reasons import reason_of
@@ -82,7 +83,14 @@ def run_steps(creator: v1.train.SessionCreator, loop_hooks: Sequence[v1.train.Se
     try:
         with session:
             while not session.should_stop():
-                session.run(train_op)
+                try:
+                    session.run(train_op)
+                except tf.errors.OutOfRangeError as error:
+                    # MonitoredSession would take it for the end that was wanted, and save as if all steps were made.
+                    if 'End of sequence' not in error.message:
+                        raise
+                    raise UserError('the examples have ended before the last step: a data set to train on must repeat '
+                                    'without end (tf.data.Dataset.repeat)') from error
     except tf.errors.ResourceExhaustedError as error:
         raise UserError('out of memory: lower --batch_size, --image_size or --width '
                         f'({reason_of(error)})') from error
@@ -107,7 +115,7 @@ def chief_hooks(step: TrainStep, task: Task, run: RunConfig, saver: v1.train.Sav
                          summaries.write_scalars_to(writer), say),
         summaries.SummaryHook(step, run.save_summaries_secs, writer),
         hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
-                             run.save_interval_secs, say, task.operations),
+                             run.save_interval_secs, say, task.operations or PLAIN),
         hooks.StopFileHook(run.train_dir, say)]
 
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from inception_mg.errors import FlagError
+from inception_mg.fast.operations import PLAIN
 from inception_mg.placement import Placement
 from inception_mg.training import optimizers, towers
 from inception_mg.training.task import Task
@@ -45,9 +46,9 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     count = len(placement.towers)
     if task.batch_size % count:
         raise FlagError(f'--batch_size={task.batch_size} cannot be split evenly over {count} towers')
-    host = placement.towers[0].host
+    host, operations = placement.towers[0].host, task.operations or PLAIN
     variables = towers.Variables(placement.variables, task.frozen, placement.wire_dtype, placement.prefetch,
-                                 task.operations)
+                                 operations)
     with variables.on(host):
         global_step = v1.train.create_global_step()
         loss_scale = optimizers.LossScale() if task.scale_loss else None
@@ -59,11 +60,11 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     results = towers.build_towers(placement, variables, batches, task.loss_for,
                                   loss_scale.value if loss_scale else None)
     # 3. The gradients are averaged.
-    gradients = towers.average_gradients(variables, results, placement.wire_dtype, task.operations)
+    gradients = towers.average_gradients(variables, results, placement.wire_dtype, operations)
     # 4. They are applied beside the variables. The statistics are those of the last tower alone, as in
     #    the 2016 release: one update per step, and the towers do not race for it.
     statistics = results[-1].loss.statistics
-    before = [towers.build_statistics_update(statistics, task.operations)]
+    before = [towers.build_statistics_update(statistics, operations)]
     if loss_scale:
         gradients, adapt = loss_scale.build_unscale(gradients)
         before.append(adapt)
@@ -73,9 +74,9 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     # an average too, which moves towards them: evaluation takes the averages of all.
     averaged = [*variables.trainable, *(s.variable for s in statistics), *variables.frozen]
     inner = task.make_optimizer(task.optimizer, learning_rate) if task.make_optimizer else optimizers.build_optimizer(
-        task.optimizer, learning_rate, task.operations)
+        task.optimizer, learning_rate, operations)
     optimizer = wrap_optimizer(optimizers.AveragedOptimizer(
-        inner, task.optimizer.moving_average_decay, averaged, task.operations))
+        inner, task.optimizer.moving_average_decay, averaged, operations))
     with tf.control_dependencies([*before, learning_rate]):
         train_op = optimizer.apply_gradients(gradients, global_step)
     fills, refills = variables.build_fetches()

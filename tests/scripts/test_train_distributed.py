@@ -272,12 +272,12 @@ def test_a_private_network_has_a_loopback_that_nobody_else_reaches():
     if not shutil.which('unshare') or subprocess.run([*unshare, 'true'], capture_output=True).returncode:
         pytest.skip('this system does not allow network namespaces without root')
     port, = free_ports(1)
-    code = 'import launch_local, socket; launch_local.raise_loopback()\n' \
+    code = 'import socket; from dist.launch.local import raise_loopback; raise_loopback()\n' \
            f'server = socket.create_server(("127.0.0.1", {port}))\n' \
            'socket.create_connection(server.getsockname(), 5)\n' \
            'print([name for _, name in socket.if_nameindex()], flush=True); input()'
     with subprocess.Popen([*unshare, sys.executable, '-c', code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          text=True, cwd=ROOT / 'scripts') as inside:
+                          text=True, cwd=ROOT) as inside:
         interfaces = inside.stdout.readline()
         assert 'eth' not in interfaces and "'lo'" in interfaces
         with pytest.raises(ConnectionRefusedError):

@@ -11,9 +11,13 @@ import tensorflow as tf
 from conftest import ROOT
 
 import inception_mg as mg
+from dist.launch import fit, local
 from dist.launch.fit import parse
+from inception_mg.config import DeviceConfig, RunConfig
 from inception_mg.errors import FlagError, UserError
+from inception_mg.fast.choice import fast_operations
 from inception_mg.placement import multi_gpu, one_device
+from inception_mg.training.train import train_here
 from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
@@ -75,8 +79,8 @@ def examples(part: int, parts: int, batch_size: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(batch).repeat().batch(batch_size, drop_remainder=True)
 
 
-def loss_of(batch, tower, variable=v1.get_variable, **options) -> tf.Tensor:
-    weights = variable('weights', shape=[2, 2], dtype=tf.float32, initializer=v1.ones_initializer(), **options)
+def loss_of(batch, tower, variable=v1.get_variable, initializer=v1.ones_initializer(), **options) -> tf.Tensor:
+    weights = variable('weights', shape=[2, 2], dtype=tf.float32, initializer=initializer, **options)
     logits = tf.matmul(tf.concat([batch['left'], batch['right']], 1), weights)
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch['label'], logits))
 
@@ -114,7 +118,11 @@ def with_keras(batch, tower) -> tf.Tensor:
     (with_keras, 'dense/kernel would be left out of the training'),
     (lambda batch, tower: tf.reduce_sum(batch['left']), 'a model without variables would be left out'),
     (lambda batch, tower: loss_of(batch, tower, regularizer=tf.nn.l2_loss), 'weights has a regularizer'),
-    (lambda batch, tower: loss_of(batch, tower, constraint=tf.abs), 'weights has a constraint')])
+    (lambda batch, tower: loss_of(batch, tower, constraint=tf.abs), 'weights has a constraint'),
+    (lambda batch, tower: loss_of(batch, tower) * batch['left'][:, 0], r'the loss is float32 of shape \(32,\)'),
+    (lambda batch, tower: tf.cast(loss_of(batch, tower), tf.float16), 'the loss is float16'),
+    (lambda batch, tower: loss_of(batch, tower) + tf.cast(v1.get_variable('wide', [], tf.float64), tf.float32),
+     'wide is float64')])
 def test_what_would_be_left_out_of_the_training_is_refused_by_name(loss, message):
     with tf.Graph().as_default(), pytest.raises(UserError, match=message):
         build_train_step(one_device(), mg.Task(examples, loss, 64, 32))
@@ -139,8 +147,6 @@ def test_the_public_face_has_these_names_and_no_others():
 
 def test_another_optimizer_trains_and_resumes(tmp_path):
     """Adam has slots and counters of its own; a checkpoint of RMSProp lacks them, and they begin anew."""
-    from inception_mg.config import DeviceConfig, RunConfig
-    from inception_mg.training.train import train_here
     lines: list[str] = []
     for make in ({}, {'make_optimizer': lambda config, rate: v1.train.AdamOptimizer(rate)}):
         task = mg.Task(examples, loss_of, 64, 32, mg.OptimizerConfig(initial_learning_rate=0.01), **make)
@@ -150,3 +156,71 @@ def test_another_optimizer_trains_and_resumes(tmp_path):
     assert 'slots of the optimizer that it lacks begin anew' in '\n'.join(lines)
     assert lines[-1].endswith('model.ckpt-12')
     assert tf.train.load_checkpoint(str(tmp_path / 'model.ckpt-12')).has_tensor('weights/Adam_1')
+
+
+@pytest.mark.parametrize('flags, words', [
+    (['--launch', '--evaluate'], '--launch and --evaluate'), (['--evaluate', '--export_dir=x'], '--evaluate and --exp'),
+    (['--kill=worker:1@step=9'], 'needs --launch'), (['--batch_size=-1'], '--batch_size=-1 must be at least 1'),
+    (['--train_dir=', '--evaluate'], '--train_dir is empty')])
+def test_flags_that_do_not_go_together_are_refused(flags, words):
+    task = mg.Task(examples, loss_of, 64, 32)
+    with pytest.raises(FlagError, match=words):
+        fit.check(parse(flags, task, 'here', 9), task)
+
+
+def test_flags_mean_what_they_mean_to_the_programs():
+    task = mg.Task(examples, loss_of, 64, 32)
+    assert parse(['--train_dir=~/run/'], task, '', 9).train_dir == str(pathlib.Path.home() / 'run')
+    with pytest.raises(FlagError, match='as a pattern'):
+        parse(['--train_dir=run*'], task, '', 9)
+    with pytest.raises(FlagError, match='initial_learning_rate=nan'):
+        fit.part(parse(['--initial_learning_rate=nan'], task, 'here', 9), mg.OptimizerConfig)
+
+
+@pytest.mark.parametrize('launch', ['--launch', '--launch=True', '--launch=1'])
+def test_tasks_of_a_launched_cluster_launch_none(launch, monkeypatch, tmp_path):
+    started: dict = {}
+
+    class Cluster:
+        def __init__(self, commands, *args, **options):
+            started.update(commands)
+
+        def run(self):
+            return 0
+
+    monkeypatch.setattr(local, 'LocalCluster', Cluster)
+    task = mg.Task(examples, loss_of, 64, 32)
+    mg.fit(task, argv=['mine.py', launch, f'--train_dir={tmp_path}', '--kill=worker:1@step=9', '--task_id=7'])
+    assert list(started) == ['ps 0', 'worker 0', 'worker 1']
+    for number, name in enumerate(('worker 0', 'worker 1')):
+        flags = parse(started[name][2:], task, '', 9)
+        assert (flags.launch, flags.kill, flags.job_name, flags.task_id) == (False, '', 'worker', number)
+        fit.check(flags, task)
+
+
+def train(task: mg.Task, folder: pathlib.Path, steps: int = 8) -> None:
+    train_here(task, DeviceConfig(), RunConfig(train_dir=str(folder), max_steps=steps), lambda line: None)
+
+
+def test_examples_that_end_do_not_end_the_training_in_silence(tmp_path):
+    with pytest.raises(UserError, match='the examples have ended before the last step'):
+        train(mg.Task(lambda *part: examples(*part).take(3), loss_of, 64, 32), tmp_path)
+
+
+def test_labels_that_are_none_and_validation_without_end_are_refused(tmp_path):
+    values = np.ones([8, 2], np.float32), np.full([8], 2, np.int32)
+    endless = lambda *part: tf.data.Dataset.from_tensor_slices(values).repeat().batch(part[-1])
+    task = mg.classifier(lambda inputs, layers: layers.fully_connected(inputs, 2),
+                         endless, num_examples=8, outputs='ab', batch_size=4, validation=endless)
+    with pytest.raises(UserError, match='a label is outside of 0 to 1'):
+        train(task, tmp_path)
+    from inception_mg.evaluation.evaluate import count_examples
+    with pytest.raises(UserError, match='have no end'):
+        count_examples(lambda: task.inference.validation(4))
+
+
+def test_a_task_that_says_nothing_takes_the_fast_operations_and_any_initializer(tmp_path):
+    task = fit.with_operations(mg.Task(examples, lambda *of: loss_of(*of, initializer=tf.zeros_initializer), 64, 32))
+    assert task.operations == fast_operations()[0]
+    train(task, tmp_path)
+    assert tf.train.load_checkpoint(str(tmp_path / 'model.ckpt-8')).has_tensor('weights/ExponentialMovingAverage')
