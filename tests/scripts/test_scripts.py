@@ -58,7 +58,8 @@ def test_no_such_data_in_one_line(tmp_path):
 def end_by(signals: list[int], command: list[str], log_path: pathlib.Path) -> str:
     """Starts a training and sends it signals, each after three more status lines; the last one ends it. Its log."""
     with open(log_path, 'w+') as log:
-        task = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        task = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # Not as of this.
         try:
             deadline, seen = time.monotonic() + 240, 0
             for number in signals:

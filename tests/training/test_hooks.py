@@ -8,12 +8,15 @@ import pytest
 from inception_mg.training import hooks
 
 
-@pytest.fixture
-def hangup():
-    """Puts back what this process does when its terminal is closed."""
-    before = signal.getsignal(signal.SIGHUP)
+@pytest.fixture(autouse=True)
+def heard():
+    """Each signal as a process in the foreground hears it, also where these tests run in the background."""
+    before = {number: signal.getsignal(number) for number in hooks.SIGNALS}
+    for number in hooks.SIGNALS:
+        signal.signal(number, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize('number', hooks.SIGNALS, ids=lambda number: number.name)
@@ -30,7 +33,7 @@ def test_the_first_signal_is_remembered_and_the_second_interrupts(number, capsys
     assert {each: signal.getsignal(each) for each in hooks.SIGNALS} == before
 
 
-def test_a_terminal_that_is_closed_does_not_matter_under_nohup(hangup):
+def test_a_terminal_that_is_closed_does_not_matter_under_nohup():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As nohup leaves it to its child.
     stopper = hooks.Stopper()
     with stopper.listening():
