@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from inception_mg.config import DataConfig, EvalConfig, ModelConfig
@@ -17,6 +16,7 @@ from inception_mg.data.input_pipeline import evaluation_dataset
 from inception_mg.data.progress import progress
 from inception_mg.errors import FlagError, UserError
 from inception_mg.evaluation import per_class
+from inception_mg.files import append_line
 from inception_mg.model import metrics
 from inception_mg.model.layers import Layers
 from inception_mg.model.networks import network
@@ -68,11 +68,11 @@ class EvalGraph(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of one checkpoint. confusion: int64 [outputs, outputs], images by their class (row) and guess (column)."""
+    """Of one checkpoint. confusion: its images by their class and guess."""
 
     step: int
     scores: metrics.Scores
-    confusion: np.ndarray
+    confusion: per_class.Confusion
 
 
 def evaluate(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say = print,
@@ -161,13 +161,13 @@ class Evaluation:
         self._restorer.restore(self._session, checkpoint)
         step_v = checkpoints.step_of(checkpoint)
         run(graph.start_input)
-        totals, confusion = [0, 0, 0], np.zeros([len(setup.outputs)] * 2, np.int64)
+        totals, confusion = [0, 0, 0], per_class.Confusion(len(setup.outputs))
         batches = -(-setup.images // setup.batch_size)
         try:
             for _ in progress(range(batches), batches, 'evaluate', 'batch'):
                 hits_v, labels_v, guesses_v = run([graph.hits, graph.labels, graph.guesses])
                 totals = [total + int(hit) for total, hit in zip(totals, hits_v, strict=True)]
-                np.add.at(confusion, (labels_v, guesses_v), 1)
+                confusion.add(labels_v, guesses_v)
             run(graph.hits)
             raise UserError(f'{setup.source}: there are more images than dataset.json says: write it anew with '
                             'scripts/build_image_data.py --describe')
@@ -206,6 +206,7 @@ class Results:
     def __init__(self, setup: Setup, say: Say):
         config = setup.config
         self._setup, self._say = setup, say
+        self._said: set[str] = set()
         self.eval_dir = config.eval_dir or os.path.join(model_card.folder_of(config.checkpoint_dir), 'eval')
         self._writer = self._open_writer()
         say(f'data       {setup.source}')
@@ -232,27 +233,46 @@ class Results:
             return None
 
     def _lost(self, why: str) -> None:
-        self._say(f'the results are not kept: cannot write in {self.eval_dir}: {why}; --eval_dir=DIR names another '
-                  'folder')
+        self._say_once(f'the results are not kept: cannot write in {self.eval_dir}: {why}; --eval_dir=DIR names '
+                       'another folder')
+
+    def say_lost(self, error: Exception, what: str) -> None:
+        """Says once that something beside a result could not be kept, and why: the result itself stands."""
+        self._say_once(f'{what} is not kept: {reason_of(error)}')
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._said:
+            self._say(line)
+        self._said.add(line)
 
     def __enter__(self) -> 'Results':
         return self
 
     def __exit__(self, *error) -> None:
         if self._writer:
-            self._writer.close()
+            try:
+                self._writer.close()
+            except (OSError, tf.errors.OpError) as lost:
+                self.say_lost(lost, f'the summary in {self.eval_dir}')
 
     def publish(self, checkpoint: str, outcome: Outcome, seconds: float) -> dict:
         """Says and writes the outcome of one checkpoint; returns what results.jsonl has of it."""
         scores, config, recall = outcome.scores, self._setup.config, f'recall@{outcome.scores.k}'
         result = {'checkpoint': checkpoint, 'step': outcome.step, 'subset': config.subset,
-                  'images': scores.images, 'precision@1': round(scores.precision_at_1, 6),
+                  'images': scores.images, 'images_declared': self._setup.images,
+                  'precision@1': round(scores.precision_at_1, 6),
                   recall: round(scores.recall_at_k, 6), 'averages': config.use_averages, 'seconds': round(seconds, 1)}
         if config.report_dir:
-            per_class.write_report(config.report_dir, outcome.confusion, self._setup.outputs, result, self._say)
+            try:
+                per_class.write_report(config.report_dir, outcome.confusion, self._setup.outputs, result, self._say)
+            except (UserError, OSError) as error:
+                self.say_lost(error, f'the report in --report_dir={config.report_dir}')
         self._say(f'step {result["step"]}: precision@1 = {scores.precision_at_1:.4f} ({scores.first} of '
                   f'{scores.images}), {recall} = {scores.recall_at_k:.4f}, {seconds:.1f} s')
-        guesses = np.flatnonzero(outcome.confusion.sum(0))
+        if scores.images < self._setup.images:
+            self._say(f'{self._setup.images - scores.images} of the {self._setup.images} images are missing: '
+                      'dataset.json counts more than could be read (scripts/build_image_data.py --describe lists them)')
+        guesses = outcome.confusion.scores()[:, 1].nonzero()[0]
         if len(guesses) == 1 and scores.images > 1:
             self._say(f'every image is taken for {self._setup.outputs[guesses[0]]!r}: trained for too few steps, or '
                       '--batch_norm_decay and --moving_average_decay were too high for them (see docs/robustness.md)')
@@ -265,11 +285,12 @@ class Results:
     def _keep(self, line: str, result: dict, recall: str) -> None:
         """Adds a result to results.jsonl and to the summaries; says so where it cannot, for the result stands."""
         try:
-            with open(os.path.join(self.eval_dir, RESULTS_FILE), 'a', encoding='utf-8') as file:
-                file.write(line + '\n')
-        except OSError as error:
+            append_line(os.path.join(self.eval_dir, RESULTS_FILE), line)
+        except UserError as error:
             self._lost(reason_of(error))
-            return
         values = [v1.Summary.Value(tag=tag, simple_value=result[tag]) for tag in ('precision@1', recall)]
-        self._writer.add_summary(v1.Summary(value=values), result['step'])
-        self._writer.flush()
+        try:
+            self._writer.add_summary(v1.Summary(value=values), result['step'])
+            self._writer.flush()
+        except (OSError, tf.errors.OpError) as error:
+            self.say_lost(error, f'the summary in {self.eval_dir}')

@@ -7,9 +7,10 @@ import contextlib
 import glob
 import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -17,6 +18,7 @@ from inception_mg.config import DataConfig, EvalConfig, ModelConfig
 from inception_mg.errors import UserError
 from inception_mg.evaluation.evaluate import RESULTS_FILE, Evaluation, Results, Setup, set_up
 from inception_mg.files import write_text
+from inception_mg.reasons import reason_of
 from inception_mg.report import plots
 from inception_mg.run_dir import model_card, run_state
 from inception_mg.weights import checkpoints
@@ -24,6 +26,8 @@ from inception_mg.weights import checkpoints
 v1 = tf.compat.v1
 Say = Callable[[str], None]
 BEST_FILE = 'best.json'
+_OF_RESULT = {'subset': str, 'averages': bool, 'images': int, 'images_declared': int, 'step': int,
+              'precision@1': float}  # What is read of a result, with the types that JSON gives.
 _LOOK_SECS = 1.0  # How often a wait looks whether training is over.
 
 
@@ -83,13 +87,17 @@ def _wait(config: EvalConfig) -> None:
         time.sleep(min(left, _LOOK_SECS))
 
 
+class CheckpointGoneError(FileNotFoundError):
+    """A checkpoint was deleted by the training before it was held."""
+
+
 class _Watcher:
     """What the evaluator knows between two checkpoints. passed: those that need no look any more."""
 
     def __init__(self, setup: Setup, evaluation: Evaluation, results: Results, say: Say):
         self._config, self._evaluation, self._results, self._say = setup.config, evaluation, results, say
-        self._history = History.read(results.eval_dir, setup)
-        self._best = BestCheckpoint(os.path.join(results.eval_dir, 'best')) if setup.config.keep_best else None
+        self._history = History.read(results.eval_dir, setup, say)
+        self._best = BestCheckpoint(os.path.join(results.eval_dir, 'best'), say) if setup.config.keep_best else None
         self._asked = False
         self.passed: set[str] = set()
 
@@ -98,28 +106,48 @@ class _Watcher:
         self.passed.add(checkpoint)
         started = time.monotonic()
         try:
-            held = self._best.hold(checkpoint) if self._best else checkpoint
+            held = self._hold(checkpoint)
             outcome = self._evaluation.score(held)
-        except FileNotFoundError:
+        except CheckpointGoneError:
             self._say(f'{checkpoint} was deleted before it could be evaluated')
             return
         except UserError:
-            if self._best or v1.train.checkpoint_exists(checkpoint):
+            if held != checkpoint or v1.train.checkpoint_exists(checkpoint):
                 raise
             self._say(f'{checkpoint} was deleted while it was evaluated')
             return
         result = self._results.publish(checkpoint, outcome, time.monotonic() - started)
-        self._history.add(result)
-        if self._best:
+        if held != checkpoint:
             self._keep(held, result)
+        self._history.add(result)
         if plots.available():
-            plots.draw_precision(self._history.precisions(), f'{self._config.subset} images',
-                                 os.path.join(self._results.eval_dir, 'precision.png'))
-        self._stop_without_gain(result)
+            picture = os.path.join(self._results.eval_dir, 'precision.png')
+            with self._losing(picture):
+                plots.draw_precision(self._history.precisions(), f'{self._config.subset} images', picture)
+        with self._losing('the request to end the training'):
+            self._stop_without_gain(result)
+
+    def _hold(self, checkpoint: str) -> str:
+        """The held checkpoint; the checkpoint where it is, if none is to be kept, or none can be."""
+        with self._losing('the best checkpoint'):
+            return self._best.hold(checkpoint) if self._best else checkpoint
+        return checkpoint
 
     def _keep(self, held: str, result: dict) -> None:
-        if self._best.keep_if_better(held, result, model_card.folder_of(self._config.checkpoint_dir)):
-            self._say(f'best so far: kept in {self._best.folder}')
+        with self._losing('the best checkpoint'):
+            if self._best.keep_if_better(held, result, model_card.folder_of(self._config.checkpoint_dir),
+                                         self._history.precisions()):
+                self._say(f'best so far: kept in {self._best.folder}')
+
+    @contextlib.contextmanager
+    def _losing(self, what: str) -> Iterator[None]:
+        """Says once why something cannot be written, and goes on: the results stand without it."""
+        try:
+            yield
+        except CheckpointGoneError:
+            raise
+        except (UserError, OSError, tf.errors.OpError) as error:
+            self._results.say_lost(error, what)
 
     def _stop_without_gain(self, result: dict) -> None:
         count, limit = self._history.without_gain(), self._config.stop_after_no_gain
@@ -134,31 +162,38 @@ class _Watcher:
 
 
 class History:
-    """The results on the same images, in the order of their steps."""
+    """The results on the same images, in the order of their steps. Where some images could not be read, the same are
+    those of which as many were seen."""
 
     def __init__(self, results: list[dict]):
         self._results = results
 
     @classmethod
-    def read(cls, eval_dir: str, setup: Setup) -> 'History':
-        """What results.jsonl has of earlier lives of an evaluator; lines that cannot be read don't count."""
-        same = {'subset': setup.config.subset, 'averages': setup.config.use_averages, 'images': setup.images}
+    def read(cls, eval_dir: str, setup: Setup, say: Say = print) -> 'History':
+        """What results.jsonl has of earlier lives of an evaluator; `say` is told how many lines are no results."""
+        path = os.path.join(eval_dir, RESULTS_FILE)
+        same = {'subset': setup.config.subset, 'averages': setup.config.use_averages, 'images_declared': setup.images}
         history = cls([])
         try:
-            with open(os.path.join(eval_dir, RESULTS_FILE), encoding='utf-8') as file:
-                lines = file.readlines()
-        except OSError:
+            with open(path, 'rb') as file:
+                lines = [line for line in file if line.strip()]
+        except FileNotFoundError:
             return history
-        for line in lines:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                result = json.loads(line)
-                if all(result[name] == value for name, value in same.items()):
-                    history.add({'step': int(result['step']), 'precision@1': float(result['precision@1'])})
+        except OSError as error:
+            say(f'earlier results do not count: cannot read {path}: {reason_of(error)}')
+            return history
+        results = [result_of(line) for line in lines]
+        for result in filter(None, results):
+            if all(result[name] == value for name, value in same.items()):
+                history.add(result)
+        if bad := results.count(None):
+            say(f'{path}: {bad} of {len(lines)} lines are no results, and do not count')
         return history
 
     def add(self, result: dict) -> None:
         """Adds the result of a checkpoint; results of later steps are of a training that was begun anew."""
-        self._results = [old for old in self._results if old['step'] < result['step']] + [result]
+        self._results = [old for old in self._results if old['step'] < result['step']
+                         and old['images'] == result['images']] + [result]
 
     def best(self) -> dict:
         """The first result with the greatest precision@1."""
@@ -173,6 +208,23 @@ class History:
         return {result['step']: result['precision@1'] for result in self._results}
 
 
+def result_of(text: bytes) -> dict | None:
+    """The result that a line of results.jsonl or best.json holds; None if it is none, or one of another kind.
+
+    Earlier versions did not say images_declared: they are taken to have seen all of them.
+    """
+    try:
+        read = {'images_declared': None, **json.loads(text)}
+    except (ValueError, TypeError, RecursionError):  # Of these is UnicodeDecodeError, too.
+        return None
+    if read['images_declared'] is None:
+        read['images_declared'] = read.get('images')
+    if any(type(read.get(name)) is not kind for name, kind in _OF_RESULT.items()) or not (
+            0 <= read['precision@1'] <= 1 and read['step'] >= 0):
+        return None
+    return {name: read[name] for name in _OF_RESULT}
+
+
 class BestCheckpoint:
     """A folder with a copy of the best checkpoint, from which evaluation, export and fine-tuning can start.
 
@@ -180,61 +232,94 @@ class BestCheckpoint:
     stays whatever the training deletes. `checkpoint` is the last file to be written, under a temporary name.
     """
 
-    def __init__(self, folder: str):
-        self.folder, self._held = folder, os.path.join(folder, '.held')
+    def __init__(self, folder: str, say: Say = print):
+        self.folder, self._held, self._say = folder, os.path.join(folder, '.held'), say
         shutil.rmtree(self._held, ignore_errors=True)  # Left by an evaluator that was killed.
 
     def hold(self, checkpoint: str) -> str:
-        """Returns the path prefix of the held checkpoint; FileNotFoundError if it is gone, or going."""
+        """Returns the path prefix of the held checkpoint; CheckpointGoneError if it is gone, or going, OSError where it
+        cannot be held."""
         shutil.rmtree(self._held, ignore_errors=True)
-        os.makedirs(self._held)
         shards = glob.glob(glob.escape(checkpoint) + '.data-*')
-        for path in [f'{checkpoint}.index', *(shards or [f'{checkpoint}.data'])]:
-            _link_or_copy(path, os.path.join(self._held, os.path.basename(path)))
+        try:
+            os.makedirs(self._held)
+            for path in [f'{checkpoint}.index', *(shards or [f'{checkpoint}.data'])]:
+                _link_or_copy(path, os.path.join(self._held, os.path.basename(path)))
+        except OSError:
+            shutil.rmtree(self._held, ignore_errors=True)
+            raise
         return os.path.join(self._held, os.path.basename(checkpoint))
 
-    def keep_if_better(self, held: str, result: dict, train_dir: str) -> bool:
+    def keep_if_better(self, held: str, result: dict, train_dir: str, known: Mapping[int, float]) -> bool:
         """Puts the held checkpoint in place of the best one if its precision@1 is greater.
 
-        A best one of a later step is of a training that was begun anew, and does not count.
+        A best one of a later step is of a training that was begun anew, and does not count. known: step -> precision@1,
+        for a best one whose best.json is lost. Raises OSError, UserError or a TensorFlow error where it cannot be
+        written; then the best one before is as it was.
         """
-        before = self._read()
-        if before and before['step'] < result['step'] and before['precision@1'] >= result['precision@1']:
+        try:
+            before = self._read(known)
+            if before and before['step'] < result['step'] and before['precision@1'] >= result['precision@1']:
+                return False
+            self._replace(os.path.basename(held), result, train_dir)
+            return True
+        finally:
             shutil.rmtree(self._held, ignore_errors=True)
-            return False
-        name = os.path.basename(held)
+
+    def _replace(self, name: str, result: dict, train_dir: str) -> None:
+        before = self._name()
         old = {path for path in glob.glob(os.path.join(glob.escape(self.folder), 'model.ckpt-*'))
                if not os.path.basename(path).startswith(f'{name}.')}
-        for path in sorted(os.listdir(self._held)):
-            os.replace(os.path.join(self._held, path), os.path.join(self.folder, path))
-        if card := model_card.read_card(train_dir):
-            model_card.write_card(self.folder, card)
-        write_text(os.path.join(self.folder, BEST_FILE), json.dumps(result, indent=1) + '\n')
-        v1.train.update_checkpoint_state(self.folder, name)
-        for path in old:
-            with contextlib.suppress(OSError):
-                os.remove(path)
-        shutil.rmtree(self._held, ignore_errors=True)
-        return True
-
-    def _read(self) -> dict | None:
+        new = [os.path.join(self.folder, path) for path in sorted(os.listdir(self._held))]
         try:
-            with open(os.path.join(self.folder, BEST_FILE), encoding='utf-8') as file:
-                result = json.load(file)
-            return {'step': int(result['step']), 'precision@1': float(result['precision@1'])}
-        except (OSError, ValueError, KeyError, TypeError):
+            for path in new:
+                os.replace(os.path.join(self._held, os.path.basename(path)), path)
+            if card := model_card.read_card(train_dir):
+                model_card.write_card(self.folder, card)
+            write_text(os.path.join(self.folder, BEST_FILE), json.dumps(result, indent=1) + '\n')
+            v1.train.update_checkpoint_state(self.folder, name)
+        except (OSError, UserError, tf.errors.OpError):
+            if name != before:
+                _remove(new)
+            raise
+        _remove(old)
+
+    def _name(self) -> str:
+        """Of the checkpoint that is in the folder; '' without one."""
+        named = checkpoints.listed_checkpoints(self.folder)[0]
+        return os.path.basename(named or next(iter(checkpoints.numbered_checkpoints(self.folder)), ''))
+
+    def _read(self, known: Mapping[int, float]) -> dict | None:
+        """Step and precision@1 of the checkpoint in the folder, by best.json or by what is known of its step."""
+        name, path = self._name(), os.path.join(self.folder, BEST_FILE)
+        if not (step := re.fullmatch(r'model\.ckpt-(\d+)', name)):
             return None
+        try:
+            with open(path, 'rb') as file:
+                result = result_of(file.read())
+        except OSError:
+            result = None
+        if result and result['step'] == int(step[1]):
+            return result
+        if int(step[1]) in known:
+            return {'step': int(step[1]), 'precision@1': known[int(step[1])]}
+        self._say(f'{path} does not tell how good {name} is: another one takes its place')
+        return None
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            os.remove(path)
 
 
 def _link_or_copy(path: str, target: str) -> None:
     try:
         os.link(path, target)
     except FileNotFoundError:
-        raise
+        raise CheckpointGoneError(f'{path} is gone') from None
     except OSError:  # Another file system, or one without links.
         try:
             shutil.copyfile(path, target)
         except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise UserError(f'cannot copy {path} to {target}: {error.strerror}') from None
+            raise CheckpointGoneError(f'{path} is gone') from None

@@ -1,5 +1,6 @@
 """Pictures of training, evaluation and benchmarks as PNG files, by matplotlib: pip install ".[demo]"."""
 
+import contextlib
 import importlib.util
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -138,6 +139,8 @@ def save(figure, output: str) -> None:
         figure.savefig(temporary, dpi=120, format='png')
         os.replace(temporary, output)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
         raise UserError(f'cannot write {output}: {error.strerror}') from None
     finally:
         pyplot().close(figure)

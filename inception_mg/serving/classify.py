@@ -45,9 +45,9 @@ class Classified(NamedTuple):
         return f'{printable(self.path)}: {self.error or best}'
 
     def as_json(self) -> str:
-        """One JSON object on one line."""
+        """One JSON object on one line, in ASCII: what a screen makes of a letter that it cannot show is no JSON."""
         rest = {'error': self.error} if self.error else {'classes': [guess._asdict() for guess in self.best]}
-        return json.dumps({'file': self.path, **rest}, ensure_ascii=False)
+        return json.dumps({'file': self.path, **rest})
 
 
 class Found(NamedTuple):

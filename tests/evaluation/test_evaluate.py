@@ -76,7 +76,8 @@ def test_it_uses_the_averages_of_weights_and_statistics(trained, three_classes, 
     with evaluation.Evaluation(setup) as averages:
         good = averages.score(original)
         again = averages.score(f'{tmp_path}/raw/model.ckpt-7')
-        assert good.scores == again.scores and (good.confusion == again.confusion).all() and again.step == 7
+        assert good.scores == again.scores and again.step == 7
+        assert (good.confusion.matrix() == again.confusion.matrix()).all()
         assert averages.score(f'{tmp_path}/averages/model.ckpt-7').scores.first == 0
     assert evaluate(three_classes, str(tmp_path / 'raw'), use_averages=False)[0].first == 0
 
@@ -116,6 +117,29 @@ def test_settings_come_from_the_card_and_the_report_adds_up(trained, tmp_path):
     assert matrix.sum(axis=1).tolist() == [3, 3, 3] and np.trace(matrix[:, 1:]) == scores.first
     assert json.loads((tmp_path / 'r' / 'report.json').read_text())['images'] == 9
     assert any(line.startswith('model      Inception v3, width 0.05, 75 x 75') for line in lines)
+
+
+def test_where_nothing_can_be_written_the_result_stands(trained, three_classes, tmp_path):
+    shutil.copytree(trained, tmp_path / 'copy', ignore=shutil.ignore_patterns('eval'))
+    (tmp_path / 'copy' / 'eval').write_text('mine')
+    scores, lines = evaluate(three_classes, str(tmp_path / 'copy'), report_dir=str(tmp_path / 'copy' / 'eval'))
+    assert scores.images == json.loads(lines[-1])['images'] == json.loads(lines[-1])['images_declared'] == 9
+    assert sum('the results are not kept: cannot write in' in line for line in lines) == 1
+    assert sum('the report in --report_dir=' in line and 'is not kept' in line for line in lines) == 1
+    assert (tmp_path / 'copy' / 'eval').read_text() == 'mine'
+    with pytest.raises(UserError, match=f'--eval_dir={tmp_path}/copy/eval: File exists'):
+        evaluate(three_classes, trained, eval_dir=str(tmp_path / 'copy' / 'eval'))
+
+
+def test_records_that_are_fewer_than_dataset_json_counts_are_said(trained, three_classes, tmp_path):
+    shutil.copytree(three_classes, tmp_path / 'records')
+    info = json.loads((tmp_path / 'records' / 'dataset.json').read_text())
+    info['counts']['validation'] += 3
+    (tmp_path / 'records' / 'dataset.json').write_text(json.dumps(info))
+    scores, lines = evaluate(str(tmp_path / 'records'), trained, eval_dir=str(tmp_path))
+    result = json.loads(lines[-1])
+    assert scores.images == result['images'] == 9 and result['images_declared'] == 12
+    assert sum('3 of the 12 images are missing: dataset.json counts more' in line for line in lines) == 1
 
 
 def test_no_checkpoint(three_classes, tmp_path):

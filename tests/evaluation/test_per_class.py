@@ -3,19 +3,24 @@
 import csv
 import json
 import math
+import tracemalloc
 
 import numpy as np
+import pytest
 from PIL import Image
 
+from inception_mg.errors import UserError
 from inception_mg.evaluation import per_class as eval_report
 from inception_mg.report import plots
 
 LABELS = ['background', 'a', 'b', 'c']
 #            guesses: background a  b  c
-CONFUSION = np.array([[0, 0, 0, 0],
-                      [1, 5, 2, 0],   # a
-                      [0, 3, 1, 0],   # b
-                      [0, 0, 0, 0]])  # c has no image
+MATRIX = np.array([[0, 0, 0, 0],
+                   [1, 5, 2, 0],   # a
+                   [0, 3, 1, 0],   # b
+                   [0, 0, 0, 0]])  # c has no image
+CONFUSION = eval_report.Confusion(4)
+CONFUSION.add(*np.repeat(np.indices((4, 4)).reshape(2, 16), MATRIX.ravel(), axis=1))
 RESULT = {'step': 7, 'precision@1': 0.5}
 
 
@@ -58,6 +63,45 @@ def test_without_matplotlib_a_line_says_so(tmp_path, monkeypatch):
     lines: list[str] = []
     eval_report.write_report(str(tmp_path), CONFUSION, LABELS, RESULT, lines.append)
     assert 'matplotlib is not installed' in lines[0] and not (tmp_path / 'confusion_matrix.png').exists()
+
+
+def test_counts_are_those_of_a_matrix_whatever_the_batches():
+    random = np.random.RandomState(1)
+    labels, guesses = random.randint(0, 7, (2, 300)).astype(np.int32)
+    dense, sparse = np.zeros([7, 7], np.int64), eval_report.Confusion(7)
+    np.add.at(dense, (labels, guesses), 1)
+    for batch in np.array_split(np.arange(300), 11):
+        sparse.add(labels[batch], guesses[batch])
+    sparse.add(labels[:0], guesses[:0])
+    assert (sparse.matrix() == dense).all()
+    assert (sparse.scores() == np.stack([dense.sum(1), dense.sum(0), dense.diagonal()], axis=1)).all()
+    with pytest.raises(UserError, match='the label 7; the outputs of the model are 0 to 6'):
+        sparse.add(np.array([1, 7]), np.array([1, 1]))
+    with pytest.raises(UserError, match='the label -1'):
+        sparse.add(np.array([1, -1]), np.array([1, 1]))
+
+
+def test_21842_outputs_take_megabytes_and_the_report_has_the_worst_pairs(tmp_path):
+    """As a matrix, the counts of all classes of ImageNet would be 3.8 GB, and the table of them a gigabyte."""
+    outputs, random = 21842, np.random.RandomState(1)
+    lines: list[str] = []
+    tracemalloc.start()
+    try:
+        confusion = eval_report.Confusion(outputs)
+        for _ in range(200):
+            confusion.add(random.randint(1, outputs, 100), random.randint(0, outputs, 100))
+        confusion.add(np.full(5, 21841), np.full(5, 3))
+        eval_report.write_report(str(tmp_path), confusion, [f'n{k}' for k in range(outputs)], RESULT, lines.append)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 100e6
+    assert {path.name for path in tmp_path.iterdir()} == {'per_class.csv', 'confused_pairs.csv', 'report.json'}
+    rows = list(csv.reader((tmp_path / 'confused_pairs.csv').open()))
+    assert rows[:2] == [['name', 'taken_for', 'images'], ['n21841', 'n3', '5']] and len(rows) == 1001
+    assert any('left out: 21841 classes are more than 1000; confused_pairs.csv has the 1000 worst' in line
+               for line in lines)
+    assert len(json.loads((tmp_path / 'report.json').read_text())['classes']) == 21841
 
 
 def test_guesses_agree_with_hits_also_for_ties_and_nan():

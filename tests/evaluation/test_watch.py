@@ -3,6 +3,7 @@
 The network is replaced by a table of scores where only the watching is tested.
 """
 
+import errno
 import json
 import os
 import pathlib
@@ -10,15 +11,17 @@ import shutil
 import threading
 import time
 
-import numpy as np
 import pytest
 import tensorflow as tf
 from trained_model import MODEL, train
 
+from inception_mg import files
 from inception_mg.config import DataConfig, EvalConfig, ModelConfig
 from inception_mg.errors import UserError
 from inception_mg.evaluation import evaluate as evaluation
 from inception_mg.evaluation import watch as evaluator
+from inception_mg.evaluation.per_class import Confusion
+from inception_mg.files import append_line, write_text
 from inception_mg.model.metrics import Scores
 from inception_mg.report import plots
 from inception_mg.run_dir import run_state
@@ -39,8 +42,9 @@ def save(train_dir: pathlib.Path, *steps: int) -> None:
 
 
 class TableOfScores:
-    """In place of evaluate.Evaluation: the right images of each step, out of 9."""
+    """In place of evaluate.Evaluation: the right images of each step, out of 9 (or as many as could be read)."""
 
+    images = 9
     right = {1: 3, 2: 6, 3: 5, 4: 6, 5: 2, 6: 7}
 
     def __init__(self, setup):
@@ -54,7 +58,7 @@ class TableOfScores:
 
     def score(self, checkpoint: str) -> evaluation.Outcome:
         step = step_of(checkpoint)
-        return evaluation.Outcome(step, Scores(9, self.right[step], 9, 2), np.zeros([4, 4], np.int64))
+        return evaluation.Outcome(step, Scores(self.images, self.right[step], self.images, 2), Confusion(4))
 
 
 @pytest.fixture
@@ -165,9 +169,9 @@ def test_no_gain_asks_the_training_to_end_once(table, three_classes, tmp_path):
 def test_results_of_a_training_begun_anew_replace_the_old():
     history = evaluator.History([])
     for step, value in ((10, 0.5), (20, 0.9), (30, 0.8), (40, 0.7)):
-        history.add({'step': step, 'precision@1': value})
+        history.add({'step': step, 'precision@1': value, 'images': 9})
     assert history.best()['step'] == 20 and history.without_gain() == 2
-    history.add({'step': 10, 'precision@1': 0.4})
+    history.add({'step': 10, 'precision@1': 0.4, 'images': 9})
     assert history.best()['step'] == 10 and history.without_gain() == 0 and history.precisions() == {10: 0.4}
 
 
@@ -205,3 +209,181 @@ def test_a_real_training_ends_by_stop_and_the_evaluator_after_it(three_classes, 
         train(three_classes, str(tmp_path), max_steps=3)
     shutil.rmtree(tmp_path / 'again')
     assert MODEL.width == json.loads((tmp_path / 'model.json').read_text())['width']
+
+
+GOOD = {'subset': 'validation', 'averages': True, 'images': 9, 'step': 3, 'precision@1': 0.5}
+NO_RESULTS = {
+    'empty': b'', 'cut': b'{"step": 3, "subset": "valid', 'garbage': b'\x00\xff\xfe{]', 'a list': b'[1, 2]',
+    'null': b'null', 'text': b'"step"', 'deep': b'[' * 100_000, 'not UTF-8': b'{"step": 3, "subset": "\xe9"}',
+    'another version': json.dumps({'format': 9, 'best': GOOD}).encode(),
+    'not a number': json.dumps(GOOD | {'precision@1': float('nan')}).encode(),
+    **{f'{name} is {value}': json.dumps(GOOD | {name: value}).encode() for name, value in (
+        ('step', '3'), ('step', None), ('step', True), ('step', -1), ('precision@1', '0.5'), ('precision@1', 7.0),
+        ('images', []), ('subset', {}), ('averages', 1))}}
+
+
+@pytest.mark.parametrize('text', NO_RESULTS.values(), ids=NO_RESULTS)
+def test_a_state_file_that_holds_none_is_read_as_none(text, tmp_path):
+    """results.jsonl beside good lines, best.json, training.json: no traceback, and nothing that is wrong counts."""
+    assert evaluator.result_of(text) is None
+    good = evaluator.result_of(json.dumps(GOOD).encode())
+    assert good == GOOD | {'images_declared': 9}  # A line of an earlier version.
+    for name in ('training.json', 'results.jsonl'):
+        (tmp_path / name).write_bytes(text + b'\n' + json.dumps(GOOD).encode() if name == 'results.jsonl' else text)
+    assert not run_state.is_over(str(tmp_path))
+    lines: list[str] = []
+    assert evaluator.History.read(str(tmp_path), setup_of(9), lines.append).best() == good
+    assert lines == ([f'{tmp_path}/results.jsonl: 1 of 2 lines are no results, and do not count'] if text else [])
+
+
+def setup_of(images: int) -> evaluation.Setup:
+    return evaluation.Setup(EvalConfig(), None, None, ['background', 'a'], 1, images, 4, '', '', '')
+
+
+def test_a_best_file_that_is_lost_costs_no_best_checkpoint(table, three_classes, tmp_path):
+    """results.jsonl still knows how good it is; without that too, a line says that another one takes its place."""
+    best, lines = tmp_path / 'eval' / 'best', []
+    run_state.write_state(str(tmp_path), run_state.OVER)
+    for step in (2, 3):  # Right: 6, then 5.
+        save(tmp_path, step)
+        watch(three_classes, tmp_path, lines)
+        (best / 'best.json').write_bytes(b'{"step"')
+    assert step_of(newest_checkpoint(str(best))) == 2 and not any('does not tell' in line for line in lines)
+    (tmp_path / 'eval' / 'results.jsonl').unlink()
+    save(tmp_path, 5)
+    watch(three_classes, tmp_path, lines)
+    assert step_of(newest_checkpoint(str(best))) == 5
+    assert sum('best.json does not tell how good model.ckpt-2 is' in line for line in lines) == 1
+
+
+def test_a_cut_last_line_keeps_to_itself(tmp_path):
+    path = tmp_path / 'results.jsonl'
+    append_line(str(path), 'one')
+    path.write_bytes(path.read_bytes() + b'{"cut')
+    append_line(str(path), 'été')
+    append_line(str(path), 'three')
+    assert path.read_text(encoding='utf-8') == 'one\n{"cut\nété\nthree\n'
+
+
+def test_of_a_line_that_does_not_fit_nothing_stays(tmp_path, monkeypatch):
+    """The disk takes three bytes of it; and of a whole file, one that is renamed when it is whole."""
+    path = tmp_path / 'results.jsonl'
+    path.write_text('one\n')
+    file = FullDisk(open(path, 'ab+', buffering=0), 3)
+    monkeypatch.setattr(files, 'open', lambda *args, **kwargs: file, raising=False)
+    with pytest.raises(UserError, match='results.jsonl: No space left on device'):
+        append_line(str(path), 'two, which is long')
+    assert path.read_text() == 'one\n' and file.closed
+    monkeypatch.setattr(files, 'open', lambda *args, **kwargs: FullDisk(open(*args, **kwargs), 0), raising=False)
+    with pytest.raises(UserError, match='No space left on device'):
+        write_text(str(path), 'anew')
+    assert path.read_text() == 'one\n' and os.listdir(tmp_path) == ['results.jsonl']
+
+
+class FullDisk:
+    """A file on a disk with room for so many bytes."""
+
+    def __init__(self, file, room: int):
+        self._file, self._room = file, room
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._file.close()
+
+    def write(self, data):
+        if not self._room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written, self._room = self._file.write(data[:self._room]), 0
+        return written
+
+
+def test_a_restart_remembers_results_of_fewer_images_than_declared(table, three_classes, tmp_path, monkeypatch):
+    """Two of nine images cannot be read: said, kept in the result, and compared with results of as many."""
+    monkeypatch.setattr(TableOfScores, 'images', 7)
+    lines: list[str] = []
+    for step in (2, 3, 4):
+        save(tmp_path, step)
+        run_state.write_state(str(tmp_path), run_state.OVER)
+        watch(three_classes, tmp_path, lines, stop_after_no_gain=2)
+        assert bool(run_state.stop_request(str(tmp_path))) == (step == 4)
+    result = json.loads((tmp_path / 'eval' / 'results.jsonl').read_text().splitlines()[-1])
+    assert (result['images'], result['images_declared']) == (7, 9)
+    assert sum('2 of the 9 images are missing' in line for line in lines) == 3
+    history = evaluator.History.read(str(tmp_path / 'eval'), setup_of(9))
+    assert list(history.precisions()) == [2, 3, 4]
+    history.add(GOOD | {'step': 5})  # All nine again.
+    assert list(history.precisions()) == [5]
+    assert evaluator.History.read(str(tmp_path / 'eval'), setup_of(7)).precisions() == {}
+
+
+@pytest.mark.parametrize('taken', ['best', 'precision.png', 'results.jsonl', 'report', 'STOP', 'best/best.json'])
+def test_where_a_folder_or_a_file_is_in_the_way_the_results_stand(table, three_classes, tmp_path, monkeypatch, taken):
+    """Each is lost by itself, with one line, whatever the number of checkpoints; nothing is left lying about."""
+    monkeypatch.setattr(plots, 'available', lambda: taken == 'precision.png')
+    eval_dir = tmp_path / 'eval'
+    eval_dir.mkdir()
+    if taken in ('best', 'report'):
+        (eval_dir / taken).write_text('mine')
+    else:
+        (tmp_path / taken if taken == 'STOP' else eval_dir / taken).mkdir(parents=True)
+    assert_results_stand(three_classes, tmp_path, IN_THE_WAY[taken])
+    left = {path.name for path in tmp_path.rglob('*')} - {taken, 'eval', 'best', 'report'}
+    assert not [name for name in left if name.startswith('.')] and 'held' not in left
+    if taken == 'best/best.json':
+        assert not list((eval_dir / 'best').glob('model.ckpt-*'))  # Which nobody would find, and nobody delete.
+
+
+IN_THE_WAY = {'best': 'the best checkpoint is not kept', 'precision.png': 'precision.png is not kept',
+              'results.jsonl': 'the results are not kept', 'report': 'report is not kept',
+              'STOP': 'the request to end the training is not kept',
+              'best/best.json': 'the best checkpoint is not kept'}
+
+
+def assert_results_stand(records: str, train_dir: pathlib.Path, words: str) -> None:
+    """Three checkpoints, of which the second is better and the third is not, are evaluated; `words` are said once."""
+    lines: list[str] = []
+    save(train_dir, 3)
+    run_state.write_state(str(train_dir), run_state.RUNNING)
+    thread = threading.Thread(target=watch, args=(records, train_dir, lines), kwargs={
+        'report_dir': str(train_dir / 'eval' / 'report'), 'stop_after_no_gain': 1})
+    thread.start()
+    for step in (3, 4):
+        wait_for(lambda step=step: not thread.is_alive() or any(f'step {step}: precision' in line for line in lines))
+        save(train_dir, step + 1)
+    run_state.write_state(str(train_dir), run_state.OVER)
+    thread.join(30)
+    assert not thread.is_alive() and 'is over' in lines[-1], lines
+    assert [line.split(':')[0] for line in lines if line.startswith('step ')] == ['step 3', 'step 4', 'step 5']
+    assert [json.loads(line)['step'] for line in lines if line.startswith('{')] == [3, 4, 5]
+    assert sum(words in line for line in lines) == 1, lines
+
+
+@pytest.mark.parametrize('what', ['link', 'copy', 'picture', 'summary', 'text'])
+def test_on_a_full_disk_the_results_stand(table, three_classes, tmp_path, monkeypatch, what):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    owner, name, words = {
+        'link': (os, 'makedirs', 'the best checkpoint is not kept: the disk is full'),
+        'copy': (shutil, 'copyfile', 'the best checkpoint is not kept: the disk is full'),
+        'picture': (plots, 'save', 'precision.png is not kept: the disk is full'),
+        'summary': (evaluation.v1.summary.FileWriter, 'flush', f'the summary in {tmp_path}/eval is not kept: the disk'),
+        'text': (files, 'open', 'the results are not kept: cannot write in')}[what]
+    (tmp_path / 'eval' / 'report').mkdir(parents=True)
+    if what == 'copy':
+        monkeypatch.setattr(os, 'link', full)
+    monkeypatch.setattr(plots, 'available', lambda: what == 'picture')
+    if what == 'link':
+        real = os.makedirs
+        monkeypatch.setattr(os, 'makedirs', lambda path, *a, **k: full() if '.held' in path else real(path, *a, **k))
+    elif what == 'text':
+        monkeypatch.setattr(files, 'open', lambda path, *a, **k: full() if path.endswith('results.jsonl') else
+                            open(path, *a, **k), raising=False)
+    else:
+        monkeypatch.setattr(owner, name, full)
+    assert_results_stand(three_classes, tmp_path, words)
+    assert not (tmp_path / 'eval' / 'best' / '.held').exists()

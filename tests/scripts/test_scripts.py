@@ -1,6 +1,7 @@
 """The programs as a user runs them: refusals in one line, signals, exit codes."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -54,27 +55,42 @@ def test_no_such_data_in_one_line(tmp_path):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_signal_saves_and_the_next_run_goes_on(three_classes, tmp_path):
-    command = [sys.executable, str(ROOT / 'scripts' / 'train.py'), f'--data_dir={three_classes}', *SMALL,
-               f'--train_dir={tmp_path}', '--log_every_steps=1', '--max_steps=100000']
-    with open(tmp_path / 'log', 'w+') as log:
-        task = subprocess.Popen(command, stdout=log, stderr=log)
+def end_by(signals: list[int], command: list[str], log_path: pathlib.Path) -> str:
+    """Starts a training and sends it signals, each after three more status lines; the last one ends it. Its log."""
+    with open(log_path, 'w+') as log:
+        task = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # Not as of this.
         try:
-            deadline = time.monotonic() + 240
-            while (tmp_path / 'log').read_text().count('\nstep') < 3:
-                assert task.poll() is None and time.monotonic() < deadline, (tmp_path / 'log').read_text()
-                time.sleep(0.1)
-            task.send_signal(signal.SIGTERM)
+            deadline, seen = time.monotonic() + 240, 0
+            for number in signals:
+                while log_path.read_text().count('\nstep') < seen + 3:
+                    assert task.poll() is None and time.monotonic() < deadline, log_path.read_text()
+                    time.sleep(0.1)
+                seen = log_path.read_text().count('\nstep')
+                task.send_signal(number)
             assert task.wait(timeout=30) == 143
         finally:
             task.kill()
             task.wait()
-    text = (tmp_path / 'log').read_text()
+    return log_path.read_text()
+
+
+def test_a_signal_saves_and_the_next_run_goes_on(three_classes, tmp_path):
+    """SIGTERM, and SIGHUP from a terminal that is closed; but under nohup that one is not heard."""
+    command = [sys.executable, str(ROOT / 'scripts' / 'train.py'), f'--data_dir={three_classes}', *SMALL,
+               f'--train_dir={tmp_path}', '--log_every_steps=1', '--max_steps=100000']
+    text = end_by([signal.SIGHUP, signal.SIGTERM], ['nohup', *command], tmp_path / 'log')
     last = [line for line in text.splitlines() if line.startswith('step')][-1].split('/')[0].split()[-1]
     newest = tf.train.latest_checkpoint(str(tmp_path))
     saved = tf.train.load_checkpoint(newest).get_tensor('global_step')
     assert saved >= int(last) and newest.endswith(f'model.ckpt-{saved}')
     assert 'SIGTERM: saving after this step' in text and 'Traceback' not in text and 'oneDNN' not in text
+    assert 'SIGHUP' not in text
+    text = end_by([signal.SIGHUP], command, tmp_path / 'log')
+    assert f'resumes from model.ckpt-{saved} at step {saved}' in text and 'SIGHUP: saving after this step' in text
+    later = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(tmp_path))).get_tensor('global_step')
+    assert later >= saved + 3
+    saved = later
     done = run('evaluate.py', f'--data_dir={three_classes}', f'--checkpoint_dir={tmp_path}', '--run_once', *SMALL[:2])
     assert done.returncode == 0 and f'step {saved}: precision@1' in done.stdout, done.stderr
     assert done.stdout.splitlines()[-1].startswith('{"checkpoint"')

@@ -95,6 +95,9 @@ def test_it_resumes_and_deletes_nothing(trained, three_classes):
     assert any('resumes from model.ckpt-3 at step 3' in line for line in lines)
     steps = [line for line in lines if line.startswith('step')]
     assert steps[0].startswith('step 4/5') and steps[-1].startswith('step 5/5')
+    starts = [event.step for path in sorted(glob.glob(f'{train_dir}/events*'))
+              for event in v1.train.summary_iterator(path) if event.session_log.status == v1.SessionLog.START]
+    assert sorted(starts) == [1, 4]  # By which TensorBoard drops what a life that was lost had written.
     assert before <= set(os.listdir(train_dir))
     assert tf.train.latest_checkpoint(str(train_dir)).endswith('model.ckpt-5')
     # The learning went on where it was: momentum and averages came along.
