@@ -4,7 +4,6 @@ The two session creators are for tf.compat.v1.train.MonitoredSession, which make
 them whenever one was lost. What they know of the other tasks comes from `Peers`.
 """
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -12,6 +11,8 @@ import tensorflow as tf
 
 from dist import board
 from dist.peers import LOST_ERRORS, ClusterLost, Peers, Stopped
+from inception_mg.bounded import bounded
+from inception_mg.errors import UserError
 
 v1 = tf.compat.v1
 
@@ -37,7 +38,7 @@ class ClusterSession(v1.Session):
             raise tf.errors.AbortedError(None, None, 'a ps was lost') from error
 
     def close(self):
-        board.bounded(super().close, 1.0)  # Recovery waits for this: longer only helps a ps that is gone.
+        bounded(super().close, 1.0)  # Recovery waits for this: longer only helps a ps that is gone.
 
 
 class ClusterSessionCreator(v1.train.SessionCreator):
@@ -61,7 +62,7 @@ class ClusterSessionCreator(v1.train.SessionCreator):
             session = ClusterSession(self._target, self._config, peers)
             try:
                 # The first run opens the session on every ps, and would wait for ever if one goes now.
-                if board.bounded(lambda session=session: session.run(self._warm_up), 20.0):
+                if bounded(lambda session=session: session.run(self._warm_up), 20.0):
                     self._prepare(session, limit, begun)
                     session.run(self._local_init_op)
                     self._made += 1
@@ -188,8 +189,12 @@ class PeersHook(v1.train.SessionRunHook):
             return missing or ', '.join(f'the last step of worker {worker}' for worker in peers.busy_others())
 
         # Without them the checkpoint is still worth having.
-        with contextlib.suppress(ClusterLost, Stopped):
+        try:
             peers.wait(unfinished, self._finish_secs)
+        except (ClusterLost, Stopped):
+            pass
+        except UserError as error:
+            peers.log(f'while the last steps were waited for: {error}')
 
 
 class EndWithChiefHook(v1.train.SessionRunHook):

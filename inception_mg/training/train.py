@@ -80,17 +80,31 @@ def run_steps(creator: v1.train.SessionCreator, loop_hooks: Sequence[v1.train.Se
             raise
         raise UserError(f'cannot restore {checkpoint}: {reason_of(error)}') from error
     try:
-        with session:
+        with session, keeping(loop_hooks):
             while not session.should_stop():
                 session.run(train_op)
     except tf.errors.ResourceExhaustedError as error:
-        raise UserError('out of memory: lower --batch_size, --image_size or --width '
-                        f'({reason_of(error)})') from error
+        reason = reason_of(error)
+        if 'disk' in reason:  # Of the summaries, say.
+            raise UserError(f'cannot write: {reason}') from error
+        raise UserError(f'out of memory: lower --batch_size, --image_size or --width ({reason})') from error
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         explained = task.explain(error)
         if explained is None:
             raise
         raise explained from error
+
+
+@contextlib.contextmanager
+def keeping(loop_hooks: Sequence[v1.train.SessionRunHook]) -> Iterator[None]:
+    """Saves when an error ends what is within: MonitoredSession calls no hook's end then. For within the session."""
+    try:
+        yield
+    except Exception as error:
+        for hook in loop_hooks:
+            if isinstance(hook, hooks.CheckpointHook):
+                hook.keep(error)
+        raise
 
 
 def loop_hooks_for(step: TrainStep, run: RunConfig, stopper: hooks.Stopper) -> list[v1.train.SessionRunHook]:
