@@ -25,6 +25,7 @@ from inception_mg.config import ClusterConfig, DeviceConfig, RunConfig
 from inception_mg.errors import EXIT_RETRY, EXIT_SIGTERM, FlagError
 from inception_mg.placement import Placement, between_graph, bytes_of
 from inception_mg.reasons import reason_of
+from inception_mg.run_dir import run_state
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine
 from inception_mg.training.hooks import Stopper
@@ -60,10 +61,12 @@ def run_worker(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     """
     aggregated = aggregated_replicas(cluster, config)
     machine = cluster_machine(cluster, local_machine(devices), config.wire_dtype, config.prefetch_variables)
+    announced = contextlib.nullcontext()
     if cluster.is_chief:
         train.make_directory(run.train_dir, 'train_dir')
+        announced = run_state.announced(run.train_dir)
     stopper = Stopper('saving after this step' if cluster.is_chief else 'ending after this step')
-    with stopper.listening(), explaining_loss(cluster):
+    with announced, stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, machine.session_config, say)
         job = describe_job(cluster, task, run, manner_of(cluster, config, aggregated))
         peers = Peers(cluster, job, config.start_timeout, config.lost_timeout, lambda: bool(stopper.signal_name), say)

@@ -31,7 +31,7 @@ def train_here(task: Task, devices: DeviceConfig, run: RunConfig, say: Say = pri
     """
     machine = local_machine(devices)
     make_directory(run.train_dir, 'train_dir')
-    with tf.Graph().as_default():
+    with run_state.announced(run.train_dir), tf.Graph().as_default():
         step = build_train_step(machine.placement, task)
         saver, start = build_saver(run), Start.find(run)
         for line in [*start_lines(machine.placement, task, step), *start.lines(run), *machine.notes, *task.notes]:
