@@ -167,13 +167,22 @@ class PeersHook(v1.train.SessionRunHook):
     def __init__(self, peers: Peers, global_step: tf.Variable, last_step: int, finish_secs: float = 600.0):
         self._peers, self._global_step, self._last_step = peers, global_step, last_step
         self._finish_secs = finish_secs
+        self._seen = 0  # The global step beside this task's last step.
 
     def after_create_session(self, session, coord):
-        if session.run(self._global_step) >= self._last_step:
+        step_v = int(session.run(self._global_step))
+        if step_v >= self._last_step:
             coord.request_stop()  # Another worker, or an earlier life, has reached the end.
+        if step_v < self._seen and self._peers.cluster.is_chief:
+            self._peers.log(f'at least {self._seen - step_v} steps are lost: training goes on at step {step_v}'
+                            + ('' if step_v else ', there was no checkpoint yet'))
 
     def before_run(self, run_context):
         self._peers.check()
+        return v1.train.SessionRunArgs(self._global_step)
+
+    def after_run(self, run_context, run_values):
+        self._seen = int(run_values.results)
 
     def end(self, session):
         peers = self._peers

@@ -170,6 +170,8 @@ class CheckpointHook(v1.train.SessionRunHook):
         # Not the global step: variables that outlived their chief on a cluster may be ahead of what it saved.
         newest = newest_checkpoint(self._train_dir)
         self._saved_step = step_of(newest) if newest else 0
+        if session.run(self._global_step) > self._saved_step:  # Nobody saved while the chief was away.
+            self._save(session)
 
     def after_run(self, run_context, run_values):
         if time.monotonic() >= self._next:
