@@ -219,7 +219,7 @@ class CheckpointHook(v1.train.SessionRunHook):
                                     write_meta_graph=False)
         except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.NotFoundError,
                 tf.errors.UnknownError, tf.errors.FailedPreconditionError, tf.errors.DataLossError,
-                tf.errors.InternalError, OSError) as error:
+                tf.errors.InternalError, OSError, ValueError) as error:  # The last: the folder is gone.
             raise UserError(f'cannot save a checkpoint in {self._train_dir} at step {step_v}: '
                             f'{reason_of(error)}') from error
         self._saved_step = step_v

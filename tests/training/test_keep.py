@@ -72,7 +72,7 @@ def test_a_diverged_loss_saves_nothing(tmp_path):
 def test_what_cannot_be_saved_is_said(tmp_path):
     """A folder that is gone, a session that was lost, and variables that never answer."""
     with tf.Graph().as_default():
-        step = v1.get_variable('global_step', [], tf.int64, v1.constant_initializer(5), use_resource=True)
+        step = v1.get_variable('global_step', [], tf.int64, v1.zeros_initializer(), use_resource=True)
         weight = v1.get_variable('weight', [], tf.float32, v1.zeros_initializer(), use_resource=True)
         lines: list[str] = []
         hook = hooks.CheckpointHook(v1.train.Saver([step, weight]), [weight], step, str(tmp_path / 'gone' / 'x'), 1e6,
@@ -82,9 +82,10 @@ def test_what_cannot_be_saved_is_said(tmp_path):
         with v1.Session() as session:
             session.run([step.initializer, weight.initializer])
             hook.after_create_session(session, None)
-            (tmp_path / 'gone').write_text('')
+            session.run(step.assign(5))
             hook.keep(ValueError())
-            assert lines[-1].startswith('could not save: ') and lines[-1].endswith('; lost: all steps, up to 5')
+            assert lines[-1].startswith('could not save: cannot save a checkpoint in ')
+            assert lines[-1].endswith('; lost: all steps, up to 5')
             session.run(weight.assign(float('nan')))
             hook.keep(ValueError())
             assert 'not finite' in lines[-1] and lines[-1].endswith('; lost: all steps, up to 5')
@@ -94,8 +95,13 @@ def test_what_cannot_be_saved_is_said(tmp_path):
 
 def test_variables_that_do_not_answer_are_given_up(tmp_path, monkeypatch):
     class Silent:
+        answers = 1
+
         def run(self, fetches):
-            threading.Event().wait()
+            self.answers -= 1
+            if self.answers < 0:
+                threading.Event().wait()
+            return 0
 
     monkeypatch.setattr(hooks, 'ANSWER_SECS', 0.1)
     with tf.Graph().as_default():
