@@ -9,7 +9,6 @@ training sessions.
 import contextlib
 import json
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from dist.hosts import Cluster, split_address
+from inception_mg.bounded import bounded
 from inception_mg.placement import CPU
 
 v1 = tf.compat.v1
@@ -185,25 +185,6 @@ class Board:
         # A filter that no task passes: the ps's server then waits for nobody else.
         return v1.ConfigProto(device_filters=['/job:nobody'], device_count={'GPU': 0},
                               operation_timeout_in_ms=int(self._timeout * 1000))
-
-
-def bounded(call: Callable[[], object], limit: float) -> bool:
-    """Runs call() in a thread of its own and returns whether it ended within `limit` seconds; its
-    exceptions are raised here. A call that hangs is left behind."""
-    errors = []
-
-    def run() -> None:
-        try:
-            call()
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(limit)
-    if errors:
-        raise errors[0]
-    return not thread.is_alive()
 
 
 def check_listening(address: str, timeout: float = 2.0) -> None:

@@ -104,10 +104,9 @@ def graph_difference(there: dict[str, str], here: dict[str, str]) -> str:
 class Peers:
     """What a worker knows of the rest of the cluster, and tells it.
 
-    start_secs: how long to wait for missing tasks at the start. lost_secs: how long training goes on
-    waiting for a task that was there and is gone. stop: whether a signal asked this task to end. All
-    waits end with ClusterLost or Stopped, naming who was waited for. boards: of those that this task depends on;
-    by default of all ps.
+    start_secs: how long to wait for missing tasks at the start. lost_secs: how long training goes on waiting for a task
+    that was there and is gone. stop: whether a signal asked this task to end. All waits end with ClusterLost or
+    Stopped, naming who was waited for. boards: of those that this task depends on; by default of all ps.
     """
 
     def __init__(self, cluster: Cluster, job: Job, start_secs: float = 300.0, lost_secs: float = 300.0,
@@ -125,13 +124,11 @@ class Peers:
         self._silent = [0.0] * clients
         self._heard = self._told = time.monotonic()  # When all ps answered last, and when that was said.
         self._over = threading.Event()
-        self._thread = None
-        self._trouble, self._waiting = '', False
+        self._trouble, self._waiting, self._thread = '', False, None
         self._signals = Signals()
 
     def look(self) -> list[BoardView]:
-        """Reads all boards once; raises Unreachable naming the first that does not answer, and
-        UserError if a ps belongs to another cluster."""
+        """Reads all boards once; Unreachable names the first that is silent; UserError for a ps of another cluster."""
         with self._lock:
             views = [board.view(functools.partial(self._check_card, board)) for board in self._boards]
             self._silent = self._silence.update(views[0].beats)
@@ -226,6 +223,10 @@ class Peers:
         """Whether the chief has given a sign of life since this task first looked."""
         return self._silence.heard[0]
 
+    def chief_silence(self) -> float:
+        """Seconds since the chief's last sign of life; 0 after it has said how it ended."""
+        return self._silent[0] if self._views[0].reports[0] in (RUNNING, ENDING) else 0.0
+
     def check_graph(self, graph: dict[str, str]) -> None:
         """Raises Refused if the variables on the ps are not those of `graph` (see describe_graph)."""
         with self._lock:
@@ -295,16 +296,15 @@ class Peers:
             leave_process(EXIT_SIGTERM)
 
     def check(self) -> None:
-        """Raises what should end the present session or this task: AbortedError if a ps was restarted
-        since the session was made, ClusterLost if a ps or the chief is gone for long, UserError if
-        another worker failed."""
+        """Raises what should end the present session or this task: AbortedError if a ps was restarted since the session
+        was made, ClusterLost if a ps or the chief is gone for long, UserError if another worker failed."""
         views = self._views
         failed = [worker for worker, report in enumerate(views[0].reports) if report == FAILED]
         if failed:
             raise UserError(f'{self.cluster.name} ends because worker {failed[0]} failed: see its log')
         if self._trouble and time.monotonic() - self._heard > self.lost_secs:
             raise ClusterLost(f'{self.cluster.name} gave up after {self.lost_secs:g} s without {self._trouble}')
-        if self._silent[0] > self.lost_secs and views[0].reports[0] in (RUNNING, ENDING):
+        if self.chief_silence() > self.lost_secs:
             raise ClusterLost(f'{self.cluster.name} gave up: the chief has been silent for {self._silent[0]:.0f} s')
         if self.current_lives() != self.lives:
             raise tf.errors.AbortedError(None, None, f'{self.restarted()} was restarted')

@@ -4,7 +4,6 @@ The two session creators are for tf.compat.v1.train.MonitoredSession, which make
 them whenever one was lost. What they know of the other tasks comes from `Peers`.
 """
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -12,6 +11,8 @@ import tensorflow as tf
 
 from dist import board
 from dist.peers import LOST_ERRORS, ClusterLost, Peers, Stopped
+from inception_mg.bounded import bounded
+from inception_mg.errors import UserError
 
 v1 = tf.compat.v1
 
@@ -37,7 +38,7 @@ class ClusterSession(v1.Session):
             raise tf.errors.AbortedError(None, None, 'a ps was lost') from error
 
     def close(self):
-        board.bounded(super().close, 1.0)  # Recovery waits for this: longer only helps a ps that is gone.
+        bounded(super().close, 1.0)  # Recovery waits for this: longer only helps a ps that is gone.
 
 
 class ClusterSessionCreator(v1.train.SessionCreator):
@@ -61,7 +62,7 @@ class ClusterSessionCreator(v1.train.SessionCreator):
             session = ClusterSession(self._target, self._config, peers)
             try:
                 # The first run opens the session on every ps, and would wait for ever if one goes now.
-                if board.bounded(lambda session=session: session.run(self._warm_up), 20.0):
+                if bounded(lambda session=session: session.run(self._warm_up), 20.0):
                     self._prepare(session, limit, begun)
                     session.run(self._local_init_op)
                     self._made += 1
@@ -166,13 +167,22 @@ class PeersHook(v1.train.SessionRunHook):
     def __init__(self, peers: Peers, global_step: tf.Variable, last_step: int, finish_secs: float = 600.0):
         self._peers, self._global_step, self._last_step = peers, global_step, last_step
         self._finish_secs = finish_secs
+        self._seen = 0  # The global step beside this task's last step.
 
     def after_create_session(self, session, coord):
-        if session.run(self._global_step) >= self._last_step:
+        step_v = int(session.run(self._global_step))
+        if step_v >= self._last_step:
             coord.request_stop()  # Another worker, or an earlier life, has reached the end.
+        if step_v < self._seen and self._peers.cluster.is_chief:
+            self._peers.log(f'at least {self._seen - step_v} steps are lost: training goes on at step {step_v}'
+                            + ('' if step_v else ', there was no checkpoint yet'))
 
     def before_run(self, run_context):
         self._peers.check()
+        return v1.train.SessionRunArgs(self._global_step)
+
+    def after_run(self, run_context, run_values):
+        self._seen = int(run_values.results)
 
     def end(self, session):
         peers = self._peers
@@ -188,8 +198,12 @@ class PeersHook(v1.train.SessionRunHook):
             return missing or ', '.join(f'the last step of worker {worker}' for worker in peers.busy_others())
 
         # Without them the checkpoint is still worth having.
-        with contextlib.suppress(ClusterLost, Stopped):
+        try:
             peers.wait(unfinished, self._finish_secs)
+        except (ClusterLost, Stopped):
+            pass
+        except UserError as error:
+            peers.log(f'while the last steps were waited for: {error}')
 
 
 class EndWithChiefHook(v1.train.SessionRunHook):

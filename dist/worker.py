@@ -25,6 +25,7 @@ from inception_mg.config import ClusterConfig, DeviceConfig, RunConfig
 from inception_mg.errors import EXIT_RETRY, EXIT_SIGTERM, FlagError
 from inception_mg.placement import Placement, between_graph, bytes_of
 from inception_mg.reasons import reason_of
+from inception_mg.run_dir import run_state
 from inception_mg.training import train
 from inception_mg.training.devices import Machine, local_machine
 from inception_mg.training.hooks import Stopper
@@ -35,6 +36,7 @@ from inception_mg.weights.checkpoints import newest_checkpoint
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]
+FOLLOWER_EVERY = 10  # A worker other than the chief says so many times less often how it goes.
 LINK = 1.25e9  # Bytes per second each way of the network that the start line reckons with: 10 Gbit/s.
 
 
@@ -60,10 +62,12 @@ def run_worker(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     """
     aggregated = aggregated_replicas(cluster, config)
     machine = cluster_machine(cluster, local_machine(devices), config.wire_dtype, config.prefetch_variables)
+    announced = contextlib.nullcontext()
     if cluster.is_chief:
         train.make_directory(run.train_dir, 'train_dir')
+        announced = run_state.announced(run.train_dir)
     stopper = Stopper('saving after this step' if cluster.is_chief else 'ending after this step')
-    with stopper.listening(), explaining_loss(cluster):
+    with announced, stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, machine.session_config, say)
         job = describe_job(cluster, task, run, manner_of(cluster, config, aggregated))
         peers = Peers(cluster, job, config.start_timeout, config.lost_timeout, lambda: bool(stopper.signal_name), say)
@@ -177,6 +181,38 @@ class PaceHook(v1.train.SessionRunHook):
                   f'{self._bytes * self._runs / passed / 1e6:.1f} MB/s each way')
 
 
+class FollowerHook(v1.train.SessionRunHook):
+    """What a worker other than the chief says between its first and its last line: its own pace, every `every_steps`
+    steps of its own, and that nobody saves while the chief is silent.
+
+    images: of one step of its own. silence(): see Peers.chief_silence.
+    """
+
+    def __init__(self, name: str, step: TrainStep, every_steps: int, images: int, silence: Callable[[], float],
+                 say: Say):
+        self._name, self._loss, self._global_step = name, step.loss, step.global_step
+        self._every, self._images, self._silence, self._say = every_steps, images, silence, say
+        self._runs, self._since, self._alone = -1, 0.0, False  # The first step also prepares the graph.
+
+    def before_run(self, run_context):
+        return v1.train.SessionRunArgs(self._loss)
+
+    def after_run(self, run_context, run_values):
+        before, self._alone = self._alone, self._silence() > board.SILENT_SECS
+        if self._alone != before:
+            what = 'silent: nobody saves until it is back' if self._alone else 'back'
+            self._say(f'{self._name}: the chief is {what}')
+        self._runs += 1
+        if self._runs % self._every:
+            return
+        now = time.monotonic()
+        if self._runs:
+            speed = self._every * self._images / (now - self._since)
+            self._say(f'{self._name}: {self._runs} steps of its own  loss {run_values.results:8.4f}  '
+                      f'{speed:7.1f} images/s  the job is at step {run_context.session.run(self._global_step)}')
+        self._since = now
+
+
 def bytes_by_device(variables: Iterable[tf.Variable]) -> collections.Counter[str]:
     """Device -> bytes of the variables on it."""
     found: collections.Counter[str] = collections.Counter()
@@ -240,7 +276,7 @@ class _Worker:
         moved = moved_by_device(step, self.config.wire_dtype)
         # In this order: a wait for the next update comes before whoever reads the global step.
         loop_hooks = [PeersHook(self.peers, step.global_step, self.run.max_steps), *([sync.hook] if sync else []),
-                      *([] if start else [EndWithChiefHook(self.peers)]),
+                      *([] if start else [EndWithChiefHook(self.peers), self.follower_hook(step)]),
                       JoinHook(self.cluster.name, step.global_step, self.say),
                       PaceHook(self.cluster.name, moved.total(), sync, self.say),
                       self.trace_hook(step), *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
@@ -270,6 +306,11 @@ class _Worker:
         """Only the chief writes in train_dir: the others' traces come to it over the board of ps 0."""
         return TraceHook(step.global_step, self.run.trace_step, self.run.train_dir if self.cluster.is_chief else '',
                          self.cluster.task, self.peers.share_trace, self.peers.shared_traces, self.say)
+
+    def follower_hook(self, step: TrainStep) -> FollowerHook:
+        """What the others say; less often than the chief's status lines, for there are many of them."""
+        return FollowerHook(self.cluster.name, step, FOLLOWER_EVERY * self.run.log_every_steps, self.task.batch_size,
+                            self.peers.chief_silence, self.say)
 
     def follower(self, target: str, step: TrainStep) -> WorkerSessionCreator:
         """The sessions of a worker that waits for the chief."""

@@ -6,6 +6,7 @@ EXIT_RETRY = 75     # The rest of the cluster was lost: start this task again (E
 EXIT_SIGINT = 130   # Ended by SIGINT or SIGTERM, as a shell would say it.
 EXIT_SIGTERM = 143
 
+
 class UserError(Exception):
     """Bad input: the message is one line that names the culprit and says what to do.
 
@@ -15,6 +16,10 @@ class UserError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_FAILED):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+class Diverged(UserError):
+    """The weights, or what follows from them, are no longer finite: there is nothing worth saving."""
 
 
 class FlagError(UserError):

@@ -29,6 +29,7 @@ BEST_FILE = 'best.json'
 _OF_RESULT = {'subset': str, 'averages': bool, 'images': int, 'images_declared': int, 'step': int,
               'precision@1': float}  # What is read of a result, with the types that JSON gives.
 _LOOK_SECS = 1.0  # How often a wait looks whether training is over.
+_GRACE_SECS = 30.0  # That it was over before the evaluator began counts after so long: it may be about to go on.
 
 
 def watch(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say = print,
@@ -39,13 +40,14 @@ def watch(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say = p
     they were looked at are passed over. chosen: the settings that the user gave; the others are taken from the
     model.json of the training. Raises UserError for what the user can mend.
     """
-    wait_for_checkpoint(config, say)
+    is_over = _Over(config, say)
+    wait_for_checkpoint(config, is_over, say)
     setup = set_up(data, model, config, chosen)
     with Results(setup, say) as results, Evaluation(setup) as evaluation:
         watcher = _Watcher(setup, evaluation, results, say)
         watcher.passed.update(checkpoints_in(config.checkpoint_dir)[:-1])  # Old ones; after this, each new one.
         while True:
-            over = run_state.is_over(config.checkpoint_dir)  # Asked first: its last checkpoint was there before.
+            over = is_over()  # Asked first: its last checkpoint was there before.
             fresh = [path for path in checkpoints_in(config.checkpoint_dir) if path not in watcher.passed]
             for checkpoint in fresh:
                 watcher.evaluate(checkpoint)
@@ -53,19 +55,19 @@ def watch(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say = p
                 say(f'training in {config.checkpoint_dir} is over: so is its evaluation')
                 return
             if not fresh:
-                _wait(config)
+                _wait(config, is_over)
 
 
-def wait_for_checkpoint(config: EvalConfig, say: Say) -> None:
+def wait_for_checkpoint(config: EvalConfig, is_over: Callable[[], bool], say: Say) -> None:
     """Returns when there is a checkpoint; UserError if training is over without one."""
     told = False
     while not checkpoints_in(config.checkpoint_dir):
-        if run_state.is_over(config.checkpoint_dir):
+        if is_over():
             raise UserError(f'--checkpoint_dir={config.checkpoint_dir}: training is over, and no checkpoint is there')
         if not told:
             say(f'no checkpoint in {config.checkpoint_dir} yet; looking again every {config.eval_interval_secs:g} s')
             told = True
-        _wait(config)
+        _wait(config, is_over)
 
 
 def checkpoints_in(directory: str) -> list[str]:
@@ -80,11 +82,26 @@ def checkpoints_in(directory: str) -> list[str]:
     return [path for path in paths if not checkpoints.fault_of(path)]
 
 
-def _wait(config: EvalConfig) -> None:
+def _wait(config: EvalConfig, is_over: Callable[[], bool]) -> None:
     """Waits for eval_interval_secs, or until training is over."""
     end = time.monotonic() + config.eval_interval_secs
-    while (left := end - time.monotonic()) > 0 and not run_state.is_over(config.checkpoint_dir):
+    while (left := end - time.monotonic()) > 0 and not is_over():
         time.sleep(min(left, _LOOK_SECS))
+
+
+class _Over:
+    """Whether training is over: at once if it was seen to end, and after _GRACE_SECS if it had ended before."""
+
+    def __init__(self, config: EvalConfig, say: Say):
+        self._directory, self._end = config.checkpoint_dir, time.monotonic() + _GRACE_SECS
+        self._old = run_state.is_over(self._directory)
+        if self._old:
+            say(f'training in {self._directory} was over already; it has {_GRACE_SECS:g} s to go on')
+
+    def __call__(self) -> bool:
+        over = run_state.is_over(self._directory)
+        self._old &= over
+        return over and (not self._old or time.monotonic() >= self._end)
 
 
 class CheckpointGoneError(FileNotFoundError):

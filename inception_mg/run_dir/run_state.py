@@ -44,13 +44,35 @@ def write_state(train_dir: str, state: str) -> None:
     write_text(os.path.join(train_dir, STATE_FILE), json.dumps({'state': state}) + '\n')
 
 
-def is_over(train_dir: str) -> bool:
-    """Whether training has said that it reached its end; a file that is not there or not readable says no."""
+def read_state(train_dir: str) -> str:
+    """What training last said of itself; '' where the file is not there or not readable."""
     try:
         with open(os.path.join(train_dir, STATE_FILE), encoding='utf-8') as file:
-            return json.load(file)['state'] == OVER
+            return str(json.load(file)['state'])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
+        return ''
+
+
+def is_over(train_dir: str) -> bool:
+    """Whether training has said that it reached its end."""
+    return read_state(train_dir) == OVER
+
+
+@contextlib.contextmanager
+def announced(train_dir: str) -> Iterator[None]:
+    """Within, training is running as far as others need to know, although it still gets ready; for around `recording`.
+
+    One that is refused before it began leaves behind what was said before.
+    """
+    before = read_state(train_dir)
+    write_state(train_dir, RUNNING)
+    try:
+        yield
+    except BaseException:
+        if read_state(train_dir) == RUNNING:
+            with contextlib.suppress(UserError):
+                write_state(train_dir, before or INTERRUPTED)
+        raise
 
 
 @contextlib.contextmanager

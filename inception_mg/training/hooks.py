@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from inception_mg.errors import UserError
+from inception_mg.bounded import bounded
+from inception_mg.errors import Diverged, UserError
 from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.reasons import reason_of
 from inception_mg.run_dir.run_state import STOP_FILE, stop_request
@@ -20,6 +21,8 @@ from inception_mg.weights.checkpoints import newest_checkpoint, step_of
 v1 = tf.compat.v1
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # The last: its terminal was closed.
 _NEAR_END = 100  # Steps: more than there are workers.
+ANSWER_SECS = 10.0  # Variables that do not answer for so long after an error are out of reach,
+KEEP_SECS = 120.0   # and their checkpoint is given up after so long.
 
 
 class Stopper:
@@ -87,7 +90,7 @@ class StopFileHook(v1.train.SessionRunHook):
 
 
 class LossGuardHook(v1.train.SessionRunHook):
-    """Stops with UserError, naming step and learning rate, when the loss is not finite."""
+    """Stops with Diverged, naming step and learning rate, when the loss is not finite."""
 
     def __init__(self, step: TrainStep, train_dir: str):
         self._fetches = (step.loss, step.learning_rate, step.parts)
@@ -102,8 +105,8 @@ class LossGuardHook(v1.train.SessionRunHook):
         if not math.isfinite(loss_v):
             step_v = run_context.session.run(self._global_step)
             parts = ', '.join(f'{name} {value:g}' for name, value in parts_v.items())
-            raise UserError(f'the loss is {loss_v} ({parts}) at step {step_v} with learning rate {rate_v:g}: lower '
-                            f'--initial_learning_rate and start again from the last checkpoint in {self._train_dir}')
+            raise Diverged(f'the loss is {loss_v} ({parts}) at step {step_v} with learning rate {rate_v:g}: lower '
+                           f'--initial_learning_rate and start again from the last checkpoint in {self._train_dir}')
 
 
 class StatusHook(v1.train.SessionRunHook):
@@ -160,13 +163,15 @@ class CheckpointHook(v1.train.SessionRunHook):
         self._saver, self._global_step = saver, global_step
         self._train_dir, self._every_secs, self._say = train_dir, every_secs, say
         self._finite = build_finite(variables, operations)
-        self._saved_step, self._next = None, None
+        self._saved_step, self._next, self._session = None, None, None
 
     def after_create_session(self, session, coord):
-        self._next = time.monotonic() + self._every_secs
+        self._next, self._session = time.monotonic() + self._every_secs, session
         # Not the global step: variables that outlived their chief on a cluster may be ahead of what it saved.
         newest = newest_checkpoint(self._train_dir)
         self._saved_step = step_of(newest) if newest else 0
+        if session.run(self._global_step) > self._saved_step:  # Nobody saved while the chief was away.
+            self._save(session)
 
     def after_run(self, run_context, run_values):
         if time.monotonic() >= self._next:
@@ -176,21 +181,45 @@ class CheckpointHook(v1.train.SessionRunHook):
     def end(self, session):
         self._save(session)
 
+    def keep(self, error: Exception) -> None:
+        """For the loop, after an error that ends it and before the session is closed: saves what the error has nothing
+        to do with, and says what is kept and what is lost. Raises nothing, and ends in any case."""
+        if isinstance(error, Diverged) or self._session is None:
+            return
+        steps, why = [], 'the variables are out of reach'
+
+        def save() -> None:
+            with self._session.graph.as_default():  # A thread of its own has a default graph of its own.
+                self._save(self._session)
+
+        try:
+            answered = bounded(lambda: steps.append(int(self._session.run(self._global_step))), ANSWER_SECS)
+            if answered and bounded(save, KEEP_SECS):
+                kept = f'model.ckpt-{self._saved_step}' if self._saved_step else 'no step was made'
+                self._say(f'kept: {kept}; lost: nothing')
+                return
+        except RuntimeError:  # The session is closed.
+            pass
+        except Exception as reason:  # The error that ends the training is the one to be told.
+            why = reason_of(reason)
+        lost = f'the steps after model.ckpt-{self._saved_step}' if self._saved_step else 'all steps'
+        self._say(f'could not save: {why}; lost: {lost}' + (f', up to {steps[0]}' if steps else ''))
+
     def _save(self, session) -> None:
         step_v = int(session.run(self._global_step))
         if step_v == self._saved_step:
             return
         bad = [name for name, sum_v in session.run(self._finite).items() if not math.isfinite(sum_v)]
         if bad:
-            raise UserError(f'{len(bad)} variables are not finite at step {step_v}, the first is {bad[0]}: not saved; '
-                            'lower --initial_learning_rate and start again from the last checkpoint in '
-                            f'{self._train_dir}')
+            raise Diverged(f'{len(bad)} variables are not finite at step {step_v}, the first is {bad[0]}: not saved; '
+                           'lower --initial_learning_rate and start again from the last checkpoint in '
+                           f'{self._train_dir}')
         try:
             path = self._saver.save(session, os.path.join(self._train_dir, 'model.ckpt'), global_step=step_v,
                                     write_meta_graph=False)
         except (tf.errors.ResourceExhaustedError, tf.errors.PermissionDeniedError, tf.errors.NotFoundError,
                 tf.errors.UnknownError, tf.errors.FailedPreconditionError, tf.errors.DataLossError,
-                tf.errors.InternalError, OSError) as error:
+                tf.errors.InternalError, OSError, ValueError) as error:  # The last: the folder is gone.
             raise UserError(f'cannot save a checkpoint in {self._train_dir} at step {step_v}: '
                             f'{reason_of(error)}') from error
         self._saved_step = step_v

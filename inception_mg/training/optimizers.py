@@ -1,4 +1,4 @@
-"""RMSProp with its schedule, the moving averages that follow it, and loss scaling for float16."""
+"""RMSProp with its schedule, and the moving averages that follow it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -97,44 +97,3 @@ def build_moves(moves: Sequence[tuple[tf.Variable, tf.Variable | tf.Tensor, tf.T
             goal = goal.read_value() if isinstance(goal, tf.Variable) else goal
             moved.append(variable.assign_sub(share * (variable.read_value() - goal), read_value=False))
     return tf.group(*moved)
-
-
-class LossScale:
-    """Keeps float16 gradients in range: scales the loss up, the gradients down.
-
-    The scale doubles after `growth_steps` finite steps and halves after a step with a gradient that
-    is not finite; such a step contributes zero gradients (Micikevicius et al., "Mixed Precision
-    Training", arXiv:1710.03740). Its two float32 variables are made where the variable scope says.
-    """
-
-    def __init__(self, initial: float = 2.0 ** 15, growth_steps: int = 1000):
-        self._growth_steps = growth_steps
-        self.scale = v1.get_variable('loss_scale', [], tf.float32, v1.constant_initializer(initial),
-                                     trainable=False)
-        self._good_steps = v1.get_variable('loss_scale_good_steps', [], tf.float32,
-                                           v1.zeros_initializer(), trainable=False)
-        with tf.device(self.scale.device), tf.control_dependencies(None):
-            self.value = self.scale.read_value()
-
-    def build_unscale(self, gradients: GradientsAndVariables
-                      ) -> tuple[list[tuple[tf.Tensor, tf.Variable]], tf.Operation]:
-        """Returns the gradients of the unscaled loss (zeros if any is not finite) and the
-        operation that adapts the scale; each gradient stays beside its variable."""
-        gradients = list(gradients)
-        all_finite, unscaled = [], []
-        for gradient, variable in gradients:
-            with tf.device(variable.device):
-                all_finite.append(tf.reduce_all(tf.math.is_finite(gradient)))
-        with tf.device(self.scale.device):
-            finite = tf.reduce_all(all_finite)
-        for gradient, variable in gradients:
-            with tf.device(variable.device):
-                unscaled.append((tf.where(finite, gradient / self.value, tf.zeros_like(gradient)), variable))
-        with tf.device(self.scale.device):
-            good = tf.where(finite, self._good_steps.read_value() + 1, 0.0)
-            grown = good >= self._growth_steps
-            scale = tf.where(finite, tf.where(grown, self.value * 2, self.value),
-                             tf.maximum(self.value / 2, 1.0))
-            adapt = tf.group(self.scale.assign(scale),
-                             self._good_steps.assign(tf.where(grown, 0.0, good)))
-        return unscaled, adapt

@@ -68,8 +68,9 @@ class Variables:
         self.frozen: list[tf.Variable] = []
         self._frozen_scopes = tuple(frozen_scopes)
         self._get = operations.variable_getter() if operations.variable_getter else get_resource
-        self._ways = (wire.Copies if prefetch else operations.reads or wire.Reads)(
-            functools.partial(wire.fetch, dtype=wire_dtype, operations=operations))
+        fetch = functools.partial(wire.fetch, dtype=wire_dtype, operations=operations)
+        self._ways = (wire.Copies if prefetch else operations.reads or wire.Reads)(fetch)
+        self._ways_of_frozen = wire.Copies(fetch, for_ever=True)
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
         self._setter = _device_setter(devices)
@@ -107,8 +108,9 @@ class Variables:
         """The value of `variable` as read by `host` in this step."""
         key = (variable.name, host)
         if key not in self._reads:
+            kept = variable.op.name.startswith(self._frozen_scopes) and wire.crosses(variable.device, host)
             with tf.device(None), tf.control_dependencies(None):
-                self._reads[key] = self._ways.read(variable, host)
+                self._reads[key] = (self._ways_of_frozen if kept else self._ways).read(variable, host)
         return self._reads[key]
 
     def refuse_others(self) -> None:
@@ -122,8 +124,10 @@ class Variables:
 
     def build_fetches(self) -> tuple[list[tf.Operation], list[tf.Operation]]:
         """Lets what was read cross to the hosts; call it when all towers are built. Under prefetch, returns what fills
-        the copies before the first step, and what fetches the weights of the next one during each; else nothing."""
-        return self._ways.build_fetches()
+        the copies before the first step, and what fetches the weights of the next one during each; the first also for
+        frozen weights of another machine; else nothing."""
+        (fills, refills), (frozen, _) = self._ways.build_fetches(), self._ways_of_frozen.build_fetches()
+        return [*fills, *frozen], refills
 
 
 def get_resource(getter: Callable, name: str, *args, **kwargs) -> tf.Variable:

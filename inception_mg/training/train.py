@@ -32,7 +32,7 @@ def train_here(task: Task, devices: DeviceConfig, run: RunConfig, say: Say = pri
     """
     machine = local_machine(devices)
     make_directory(run.train_dir, 'train_dir')
-    with tf.Graph().as_default():
+    with run_state.announced(run.train_dir), tf.Graph().as_default():
         step = build_train_step(machine.placement, task)
         saver, start = build_saver(run), Start.find(run)
         for line in [*start_lines(machine.placement, task, step), *start.lines(run), *machine.notes, *task.notes]:
@@ -81,7 +81,7 @@ def run_steps(creator: v1.train.SessionCreator, loop_hooks: Sequence[v1.train.Se
             raise
         raise UserError(f'cannot restore {checkpoint}: {reason_of(error)}') from error
     try:
-        with session:
+        with session, keeping(loop_hooks):
             while not session.should_stop():
                 try:
                     session.run(train_op)
@@ -92,13 +92,27 @@ def run_steps(creator: v1.train.SessionCreator, loop_hooks: Sequence[v1.train.Se
                     raise UserError('the examples have ended before the last step: a data set to train on must repeat '
                                     'without end (tf.data.Dataset.repeat)') from error
     except tf.errors.ResourceExhaustedError as error:
-        raise UserError('out of memory: lower --batch_size, --image_size or --width '
-                        f'({reason_of(error)})') from error
+        reason = reason_of(error)
+        if 'disk' in reason:  # Of the summaries, say.
+            raise UserError(f'cannot write: {reason}') from error
+        raise UserError(f'out of memory: lower --batch_size, --image_size or --width ({reason})') from error
     except (tf.errors.OpError, UnicodeDecodeError) as error:
         explained = task.explain(error)
         if explained is None:
             raise
         raise explained from error
+
+
+@contextlib.contextmanager
+def keeping(loop_hooks: Sequence[v1.train.SessionRunHook]) -> Iterator[None]:
+    """Saves when an error ends what is within: MonitoredSession calls no hook's end then. For within the session."""
+    try:
+        yield
+    except Exception as error:
+        for hook in loop_hooks:
+            if isinstance(hook, hooks.CheckpointHook):
+                hook.keep(error)
+        raise
 
 
 def loop_hooks_for(step: TrainStep, run: RunConfig, stopper: hooks.Stopper) -> list[v1.train.SessionRunHook]:

@@ -9,6 +9,7 @@ from inception_mg.errors import FlagError
 from inception_mg.fast.operations import PLAIN
 from inception_mg.placement import Placement
 from inception_mg.training import optimizers, towers
+from inception_mg.training.loss_scale import LossScale
 from inception_mg.training.task import Task
 
 v1 = tf.compat.v1
@@ -51,7 +52,7 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
                                  operations)
     with variables.on(host):
         global_step = v1.train.create_global_step()
-        loss_scale = optimizers.LossScale() if task.scale_loss else None
+        loss_scale = LossScale() if task.scale_loss else None
 
     # 1. Every host reads its part of the data.
     batches, starts = towers.read_batches(placement, lambda host, hosts, size: task.dataset_for(
@@ -64,10 +65,9 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     # 4. They are applied beside the variables. The statistics are those of the last tower alone, as in
     #    the 2016 release: one update per step, and the towers do not race for it.
     statistics = results[-1].loss.statistics
-    before = [towers.build_statistics_update(statistics, operations)]
+    moved = towers.build_statistics_update(statistics, operations)
     if loss_scale:
-        gradients, adapt = loss_scale.build_unscale(gradients)
-        before.append(adapt)
+        gradients = loss_scale.build_unscale(gradients)
     learning_rate = optimizers.build_learning_rate(
         task.optimizer, global_step, task.batch_size * aggregated, task.num_examples)
     # Statistics are averages already; the 2016 release averages them once more, and so do we. Frozen variables have
@@ -75,9 +75,9 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     averaged = [*variables.trainable, *(s.variable for s in statistics), *variables.frozen]
     inner = task.make_optimizer(task.optimizer, learning_rate) if task.make_optimizer else optimizers.build_optimizer(
         task.optimizer, learning_rate, operations)
-    optimizer = wrap_optimizer(optimizers.AveragedOptimizer(
-        inner, task.optimizer.moving_average_decay, averaged, operations))
-    with tf.control_dependencies([*before, learning_rate]):
+    optimizer = optimizers.AveragedOptimizer(inner, task.optimizer.moving_average_decay, averaged, operations)
+    optimizer = wrap_optimizer(loss_scale.wrap(optimizer) if loss_scale else optimizer)
+    with tf.control_dependencies([moved, learning_rate]):
         train_op = optimizer.apply_gradients(gradients, global_step)
     fills, refills = variables.build_fetches()
     if refills:

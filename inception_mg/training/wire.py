@@ -76,9 +76,9 @@ class Copies:
     They are no tf.Variables: they are in no collection and no checkpoint, and need no initial value.
     """
 
-    def __init__(self, fetch: Fetch):
-        """fetch: as in Reads."""
-        self._fetch = fetch
+    def __init__(self, fetch: Fetch, for_ever: bool = False):
+        """fetch: as in Reads. for_ever: the variables never change, and are fetched once per session."""
+        self._fetch, self._for_ever = fetch, for_ever
         self._made: list[tuple[tf.Variable, str, tf.Tensor, tf.Tensor]] = []  # Variable, host, copy, what was read.
 
     def read(self, variable: tf.Variable, host: str) -> tf.Tensor:
@@ -99,4 +99,4 @@ class Copies:
                 fills.append(tf.raw_ops.AssignVariableOp(resource=copy, value=value))
                 with tf.control_dependencies([read]):  # This step's towers all see the one value.
                     refills.append(tf.raw_ops.AssignVariableOp(resource=copy, value=value))
-        return fills, refills
+        return fills, [] if self._for_ever else refills

@@ -161,6 +161,8 @@ def test_ps_dies_before_the_first_checkpoint(tmp_path):
         killed = time.time()
         cluster.start('ps 0')
         cluster.wait_line('worker 0', 'initialised all variables', since=killed)
+        cluster.wait_line('worker 0', r'at least \d+ steps are lost: training goes on at step 0, there was no checkpoint',
+                          since=killed)
         check_end(cluster, 60)
 
 

@@ -12,6 +12,7 @@ from toy_task import RATE, SIZE, batch
 from dist.launch.local import free_ports
 from dist.board import Cell
 from dist.sync import SyncReplicas
+from inception_mg.training.loss_scale import LossScale
 
 v1 = tf.compat.v1
 
@@ -32,7 +33,8 @@ def joined_run(steps: int, workers: int) -> list[float]:
 class InProcess:
     """One ps and n workers as servers of this process: numbers and devices, no processes."""
 
-    def __init__(self, num_workers: int, aggregate: int, last_step: int = 1000):
+    def __init__(self, num_workers: int, aggregate: int, last_step: int = 1000, scaled: bool = False):
+        self.scaled = scaled  # By a loss scale that grows after two updates.
         ports = free_ports(num_workers + 1)
         spec = {'ps': [f'127.0.0.1:{ports[0]}'], 'worker': [f'127.0.0.1:{port}' for port in ports[1:]]}
         self.servers = [tf.distribute.Server(spec, 'ps', 0)] + [
@@ -44,9 +46,13 @@ class InProcess:
             step = v1.get_variable('global_step', [], tf.int64, v1.zeros_initializer(), trainable=False,
                                    use_resource=True)
             x = v1.get_variable('x', [2], initializer=v1.zeros_initializer(), use_resource=True)
+            optimizer = v1.train.GradientDescentOptimizer(1.0)
+            if self.scaled:
+                with v1.variable_scope('', use_resource=True):
+                    optimizer = LossScale(8.0, growth_steps=2).wrap(optimizer)
             with v1.device(f'/job:worker/task:{index}/device:CPU:0'):
                 gradient = v1.placeholder(tf.float32, [2])
-                sync = SyncReplicas(v1.train.GradientDescentOptimizer(1.0), aggregate, num_workers, index, last_step,
+                sync = SyncReplicas(optimizer, aggregate, num_workers, index, last_step,
                                     status_secs=1.0, log=lambda line: self.lines.append(line))
                 push = sync.apply_gradients([(gradient, x)], step)
             init = v1.global_variables_initializer()
@@ -142,6 +148,26 @@ def test_half_a_gradient_of_the_dead_does_not_count(strict):
     strict.push(2, 3.0)
     strict.updates(0.5)
     np.testing.assert_allclose(strict.run(0, 'x'), [-1.0, -2.0])
+
+
+def test_a_loss_scale_is_adapted_once_per_update():
+    cluster = InProcess(2, 2, scaled=True)
+    try:
+        cluster.reset()
+        with cluster.workers[0]['graph'].as_default():
+            scale = next(v for v in v1.global_variables() if v.op.name == 'loss_scale')
+            read = scale.read_value()
+        seen = []
+        for values in ((1, 3), (1, 3), (1, float('inf')), (1, 3)):
+            for worker, value in enumerate(values):
+                cluster.push(worker, value)
+            cluster.updates(0.3)
+            seen.append([float(cluster.workers[0]['session'].run(read)), int(cluster.run(1, 'step')),
+                         cluster.run(1, 'x').tolist()])
+        # The overflow is no update and moves nothing, but the workers are let go on.
+        assert seen == [[8, 1, [-2, -4]], [16, 2, [-4, -8]], [8, 2, [-4, -8]], [8, 3, [-6, -12]]]
+    finally:
+        cluster.close()
 
 
 def test_gradients_from_before_a_restore_do_not_count(strict):

@@ -1,6 +1,8 @@
 """A worker's graph, without any process: what sits where, and what the refusals say."""
 
 import dataclasses
+import re
+import types
 
 import pytest
 import tensorflow as tf
@@ -157,6 +159,21 @@ def test_a_lost_cluster_asks_for_a_restart_and_other_errors_do_not():
         raise tf.errors.DataLossError(None, None, 'damaged')
 
 
+def test_another_worker_says_its_own_pace_and_that_nobody_saves():
+    lines, silence = [], [0.0]
+    with tf.Graph().as_default():
+        step = v1.get_variable('global_step', [], tf.int64, v1.constant_initializer(5), use_resource=True)
+        made = types.SimpleNamespace(loss=tf.constant(1.5), global_step=step)
+        hook = workers.FollowerHook('worker 1', made, 3, 4, lambda: silence[0], lines.append)
+        with v1.train.MonitoredSession(v1.train.ChiefSessionCreator(), [hook]) as session:
+            for silence[0] in (0.0, 0.0, 0.0, 0.0, 9.0, 30.0, 0.0):
+                session.run(step)
+    pace = r'worker 1: %d steps of its own  loss   1.5000  +\d+.\d images/s  the job is at step 5'
+    expected = [pace % 3, 'worker 1: the chief is silent: nobody saves until it is back', 'worker 1: the chief is back',
+                pace % 6]
+    assert len(lines) == 4 and all(re.fullmatch(*pair) for pair in zip(expected, lines, strict=True)), lines
+
+
 def test_what_a_dead_chief_had_not_saved_is_saved_by_the_next(tmp_path):
     """The variables on the ps outlive it: that they are at the last step does not mean that a file is."""
     with tf.Graph().as_default():
@@ -166,7 +183,6 @@ def test_what_a_dead_chief_had_not_saved_is_saved_by_the_next(tmp_path):
             session.run(step.initializer)
             times = []
             for _ in range(2):  # The second life finds the checkpoint of the first, and leaves it alone.
-                hook.after_create_session(session, None)
-                hook.end(session)
+                hook.after_create_session(session, None)  # At once: who knows how long it lives.
                 times.append((tmp_path / 'model.ckpt-5.index').stat().st_mtime_ns)
             assert times[0] == times[1]

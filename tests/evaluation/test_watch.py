@@ -66,6 +66,7 @@ def table(monkeypatch):
     monkeypatch.setattr(evaluator, 'Evaluation', TableOfScores)
     monkeypatch.setattr(plots, 'available', lambda: False)
     monkeypatch.setattr(evaluator, '_LOOK_SECS', 0.05)
+    monkeypatch.setattr(evaluator, '_GRACE_SECS', 0.2)
 
 
 def watch(data_dir: str, train_dir: pathlib.Path, lines: list[str], **config) -> None:
@@ -101,6 +102,24 @@ def test_it_ends_with_the_training_and_keeps_the_best(table, three_classes, tmp_
     save(tmp_path, 6)
     watch(three_classes, tmp_path, lines)  # A later life of the evaluator.
     assert step_of(newest_checkpoint(str(best))) == 6 and len(list(best.glob('model.ckpt-*'))) == 2
+
+
+def test_started_together_with_a_training_that_goes_on(table, three_classes, tmp_path, monkeypatch):
+    """The end of an earlier life of the training is not its end."""
+    monkeypatch.setattr(evaluator, '_GRACE_SECS', 1000.0)
+    save(tmp_path, 1)
+    run_state.write_state(str(tmp_path), run_state.OVER)
+    lines: list[str] = []
+    thread = threading.Thread(target=watch, args=(three_classes, tmp_path, lines), kwargs={'eval_interval_secs': 600})
+    thread.start()
+    wait_for(lambda: 'step 1: precision' in '\n'.join(lines))
+    assert 'was over already; it has 1000 s to go on' in lines[0]
+    with run_state.announced(str(tmp_path)), run_state.recording(str(tmp_path)):
+        time.sleep(0.5)  # Ten looks.
+        save(tmp_path, 2)
+    thread.join(30)
+    assert not thread.is_alive() and lines[-1].endswith('is over: so is its evaluation')
+    assert steps_in(tmp_path / 'eval') == [1, 2]
 
 
 def wait_for(condition, limit: float = 30.0) -> None:

@@ -32,3 +32,24 @@ def test_a_training_is_over_after_a_clean_end_only(tmp_path):
     assert not run_state.is_over(folder)
     (tmp_path / 'training.json').write_text('[')
     assert not run_state.is_over(folder)
+
+
+def test_a_training_that_is_refused_before_it_began_changes_nothing(tmp_path):
+    folder = str(tmp_path)
+    with pytest.raises(UserError), run_state.announced(folder):
+        assert run_state.read_state(folder) == run_state.RUNNING
+        raise UserError('of another width')
+    assert run_state.read_state(folder) == run_state.INTERRUPTED
+    for state in (run_state.OVER, run_state.INTERRUPTED, run_state.RUNNING):
+        run_state.write_state(folder, state)
+        with pytest.raises(UserError), run_state.announced(folder):
+            assert run_state.read_state(folder) == run_state.RUNNING
+            raise UserError('of another width')
+        assert run_state.read_state(folder) == state
+    run_state.write_state(folder, run_state.OVER)
+    with pytest.raises(UserError), run_state.announced(folder), run_state.recording(folder):
+        raise UserError('a bad record')  # This one had begun.
+    assert run_state.read_state(folder) == run_state.INTERRUPTED
+    with run_state.announced(folder), run_state.recording(folder):
+        pass
+    assert run_state.is_over(folder)

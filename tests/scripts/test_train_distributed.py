@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ from training_cluster import SMALL, TrainingCluster
 
 from dist.launch.local import free_ports
 from inception_mg.config import DataConfig, DeviceConfig, EvalConfig, ModelConfig, OptimizerConfig, RunConfig
+from inception_mg.data.example import build_example
 from inception_mg.evaluation.evaluate import evaluate
 from inception_mg.training.image_task import image_task
 from inception_mg.training.train import train_here
@@ -163,6 +165,26 @@ def test_sync_with_a_backup_survives_a_worker_the_chief_and_a_ps(three_classes, 
         tags = {value.tag for path in cluster.train_dir.glob('events*')
                 for event in tf.compat.v1.train.summary_iterator(str(path)) for value in event.summary.value}
         assert {f'dropped_gradients/worker_{k}' for k in range(3)} < tags
+
+
+def test_a_bad_record_of_a_worker_and_the_chief_saves_first(three_classes, tmp_path):
+    shutil.copytree(three_classes, tmp_path / 'records')
+    with tf.io.TFRecordWriter(str(tmp_path / 'bad')) as writer:
+        writer.write(build_example(b'no JPEG', 9, 9, 1, 'blue', 'bad.jpg'))
+    for shard in (tmp_path / 'records').glob('train-*'):
+        shard.write_bytes(shard.read_bytes() + (tmp_path / 'bad').read_bytes())
+    with TrainingCluster(tmp_path, three_classes, save_interval_secs=600) as cluster:
+        cluster.start('ps 0')
+        cluster.start('worker 0')
+        cluster.wait_training(2)
+        cluster.start('worker 1', data_dir=str(tmp_path / 'records'), train_dir=False)
+        assert cluster.wait_exits(limit=LIMIT) == [1, 1, 1]
+        assert 'bad.jpg' in cluster.text('worker 1') or '/records/train-0' in cluster.text('worker 1')
+        chief = cluster.text('worker 0')
+        kept = re.search(r'^kept: model\.ckpt-(\d+); lost: nothing$', chief, re.MULTILINE)
+        assert kept and chief.index('kept: ') < chief.index('ends because worker 1 failed')
+        assert int(kept[1]) >= cluster.steps('worker 0')[-1] >= 2
+        assert step_in(tf.train.latest_checkpoint(str(cluster.train_dir))) == int(kept[1])
 
 
 def restart_ps(cluster: TrainingCluster, manner: str) -> None:

@@ -1,4 +1,4 @@
-"""The schedule, the moving averages and the loss scale, against their formulas."""
+"""The schedule and the moving averages, against their formulas."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import tensorflow as tf
 from forms import in_both_forms
 
 from inception_mg.config import OptimizerConfig
-from inception_mg.training.optimizers import AveragedOptimizer, LossScale, build_averages_update, build_learning_rate
+from inception_mg.training.optimizers import AveragedOptimizer, build_averages_update, build_learning_rate
 
 v1 = tf.compat.v1
 
@@ -67,27 +67,3 @@ def test_averages_equal_the_stock_class(session, operations):
         session.run(weight.assign_add(tf.ones([4])))
         session.run([ours, theirs])
         np.testing.assert_allclose(session.run(average), session.run(stock.average(weight)), rtol=1e-6)
-
-
-def test_the_loss_scale_halves_on_overflow_and_doubles_after_good_steps(session):
-    scale = LossScale(initial=8.0, growth_steps=2)
-    weight = v1.get_variable('weight', [2], tf.float32)
-    gradient = v1.placeholder(tf.float32, [2])
-    ((unscaled, _),), adapt = scale.build_unscale([(gradient, weight)])
-    session.run(v1.global_variables_initializer())
-
-    def step(values):
-        return session.run([unscaled, adapt], {gradient: values})[0]
-
-    np.testing.assert_allclose(step([8.0, 16.0]), [1, 2])
-    np.testing.assert_allclose(step([np.inf, 16.0]), [0, 0])
-    assert session.run(scale.scale) == 4
-    np.testing.assert_allclose(step([np.nan, 16.0]), [0, 0])
-    assert session.run(scale.scale) == 2
-    np.testing.assert_allclose(step([2.0, 4.0]), [1, 2])
-    assert session.run(scale.scale) == 2
-    step([2.0, 4.0])
-    assert session.run(scale.scale) == 4
-    for _ in range(5):
-        step([np.inf, 0.0])
-    assert session.run(scale.scale) == 1  # Never below 1.

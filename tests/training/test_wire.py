@@ -14,7 +14,7 @@ from dist.launch.local import free_ports
 from inception_mg.config import OptimizerConfig
 from inception_mg.fast import transfers
 from inception_mg.fast.operations import PLAIN
-from inception_mg.placement import CPU, Tower, between_graph, machine_of
+from inception_mg.placement import CPU, Tower, between_graph, bytes_of, machine_of
 from inception_mg.training import step_records, wire
 from inception_mg.training.task import Task
 from inception_mg.training.train_step import build_train_step
@@ -40,12 +40,13 @@ def session(target: str) -> v1.Session:
     return v1.Session(target, config=config)
 
 
-def train(target: str, placement, steps: int, make_optimizer=toy_model.make_optimizer, operations=FAST):
+def train(target: str, placement, steps: int, make_optimizer=toy_model.make_optimizer, operations=FAST,
+          frozen=()):
     """Returns the losses of some steps, and the records of one more."""
     with tf.Graph().as_default():
         step = build_train_step(placement, Task(toy_model.dataset_for(BATCH), toy_model.toy_loss, BATCH, BATCH,
                                                 OptimizerConfig(moving_average_decay=0.9), make_optimizer,
-                                                operations=operations))
+                                                operations=operations, frozen=frozen))
         with session(target) as sess:
             sess.run(v1.global_variables_initializer())
             sess.run(step.start_input)
@@ -114,6 +115,18 @@ def test_prefetched_weights_cost_the_same_bytes_and_nothing_waits_for_them(targe
     waited_for = ancestors(towers)
     assert not [op.name for op in waited_for if '/job:ps' in op.device]
     assert [op for op in ancestors([step.train_op]) if op.type == 'ReadVariableOp' and '/job:ps' in op.device]
+
+
+@in_both_forms
+@pytest.mark.parametrize('prefetch', [False, True])
+def test_frozen_weights_come_once_per_session(target, operations, prefetch):
+    placement = dataclasses.replace(PLACEMENT, prefetch=prefetch)
+    (first, *_), metadata, step = train(target, placement, 1, operations=operations, frozen=('left/', 'top/'))
+    assert first == pytest.approx(toy_model.numpy_run(BATCH, 1)[0][0], rel=1e-5), 'they did not come'
+    trained = sum(bytes_of(variable) for _, variable in step.gradients)
+    assert 0 < trained < toy_model.WEIGHT_BYTES / 2
+    assert moved(metadata, '/job:ps', '/job:worker')[1] == trained
+    assert moved(metadata, '/job:worker', '/job:ps')[1] == trained + toy_model.STATISTIC_BYTES
 
 
 def ancestors(operations) -> set:
