@@ -1,5 +1,6 @@
 """Synchronous replicas: exact, also when workers come late, die or lag; and counted when dropped."""
 
+import itertools
 import threading
 import time
 
@@ -9,23 +10,34 @@ import tensorflow as tf
 from cluster_harness import ToyCluster
 from toy_task import RATE, SIZE, batch
 
-from dist.launch.local import free_ports
 from dist.board import Cell
+from dist.launch.local import free_ports
 from dist.sync import SyncReplicas
 
 v1 = tf.compat.v1
 
 
-def joined_run(steps: int, workers: int) -> list[float]:
-    """What one process arrives at on the joined batches, by plain numpy: SGD with momentum 0.5."""
-    weights, bias, momentum, bias_momentum = np.zeros((SIZE, 1)), 0.0, np.zeros((SIZE, 1)), 0.0
-    for step in range(steps):
+PARTS = ('weights', 'bias', 'global_step')
+
+
+def joined_run(steps: int, workers: int, twice: tuple[int, tuple[str, ...]] = (-1, ())) -> list[float]:
+    """What one process arrives at on the joined batches, by plain numpy: SGD with momentum 0.5.
+
+    twice: the step whose update those of PARTS get two times that are named.
+    """
+    weights, bias, momentum, bias_momentum, step = np.zeros((SIZE, 1)), 0.0, np.zeros((SIZE, 1)), 0.0, 0
+    while step < steps:
         batches = [batch(step, worker) for worker in range(workers)]
         inputs, targets = np.concatenate([b[0] for b in batches]), np.concatenate([b[1] for b in batches])
         error = (inputs @ weights)[:, 0] + bias - targets
-        momentum = 0.5 * momentum + 2 * inputs.T @ error[:, None] / len(error)
-        bias_momentum = 0.5 * bias_momentum + 2 * error.mean()
-        weights, bias = weights - RATE * momentum, bias - RATE * bias_momentum
+        again = twice[1] if step == twice[0] else ()
+        for _ in range(1 + ('weights' in again)):
+            momentum = 0.5 * momentum + 2 * inputs.T @ error[:, None] / len(error)
+            weights = weights - RATE * momentum
+        for _ in range(1 + ('bias' in again)):
+            bias_momentum = 0.5 * bias_momentum + 2 * error.mean()
+            bias -= RATE * bias_momentum
+        step += 1 + ('global_step' in again)
     return [*weights.ravel(), bias]
 
 
@@ -232,10 +244,15 @@ def test_exact_when_the_chief_dies(tmp_path):
         cluster.start_all()
         cluster.wait_step('worker 1', 30)
         cluster.kill('worker 0')
+        died_at = cluster.steps('worker 0')[-1]
         cluster.start('worker 0')
         assert cluster.wait_exits() == [0] * 3
-        if 'within an update' not in cluster.text('worker 0'):
-            np.testing.assert_allclose(cluster.final()[1], joined_run(120, 2), atol=1e-5)
+        possible = [joined_run(120, 2)]
+        if 'within an update' in cluster.text('worker 0'):  # Then any part may have got that one update twice.
+            possible += [joined_run(120, 2, (step, parts)) for step in range(died_at - 2, died_at + 3)
+                         for number in (1, 2, 3) for parts in itertools.combinations(PARTS, number)]
+        found = cluster.final()[1]
+        assert any(np.allclose(found, weights, rtol=0, atol=1e-5) for weights in possible), found
 
 
 @pytest.mark.cluster
