@@ -49,7 +49,7 @@ def is_over(train_dir: str) -> bool:
     try:
         with open(os.path.join(train_dir, STATE_FILE), encoding='utf-8') as file:
             return json.load(file)['state'] == OVER
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
