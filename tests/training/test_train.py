@@ -149,9 +149,14 @@ def test_split_models_train(three_classes, tmp_path, devices):
 
 
 def test_float16_trains_with_a_loss_scale(three_classes, tmp_path):
-    train(three_classes, tmp_path, 2, model=dataclasses.replace(MODEL, compute_dtype='float16'))
-    found = values(str(tmp_path / 'model.ckpt-2'))
-    assert found['loss_scale'] >= 1 and found['loss_scale_good_steps'] >= 0
+    steps = 10
+    train(three_classes, tmp_path, steps, model=dataclasses.replace(MODEL, compute_dtype='float16'))
+    found = values(str(tmp_path / f'model.ckpt-{steps}'))
+    halved = 15 - np.log2(found['loss_scale'])  # It begins at 2^15; a step whose gradients overflow halves it.
+    assert halved == int(halved) and 0 < halved < steps, halved  # That is too high here, and a tenth of it is not.
+    assert 0 <= found['loss_scale_good_steps'] <= steps - halved
+    # The steps that did not overflow moved the weights: their averages lag behind.
+    assert not np.allclose(found['logits/logits/biases'], found['logits/logits/biases' + AVERAGE], rtol=1e-3, atol=0)
     assert all(np.isfinite(value).all() for value in found.values())
 
 
