@@ -24,7 +24,9 @@ if _ROOT not in sys.path:
 
 
 def _exit(message: str, code: int) -> None:
-    print(f'{pathlib.Path(sys.argv[0]).name}: {message}', file=sys.stderr)
+    # One line, whatever the value of a flag holds that it quotes.
+    line = ''.join(sign if sign.isprintable() else sign.encode('unicode_escape').decode() for sign in message)
+    print(f'{pathlib.Path(sys.argv[0]).name}: {line}', file=sys.stderr)
     sys.exit(code)
 
 

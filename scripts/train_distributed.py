@@ -23,7 +23,9 @@ from inception_mg.training.decays import decay_lines
 def main() -> int:
     settings = common.from_flags(config.ClusterConfig)
     data, model = common.data_and_model()
-    optimizer, run = common.from_flags(config.OptimizerConfig), common.from_flags(config.RunConfig)
+    devices, optimizer = common.from_flags(config.DeviceConfig), common.from_flags(config.OptimizerConfig)
+    run = common.from_flags(config.RunConfig)
+    evaluation = common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
     checks.check_cluster(settings)
     cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
                                os.environ, slurm_ps=settings.slurm_ps)
@@ -35,7 +37,7 @@ def main() -> int:
     checks.check_model(model)
     checks.check_run(run, optimizer, writes=cluster.is_chief or cluster.job == 'evaluator')
     if cluster.job == 'evaluator':
-        return evaluate(data, model, run)
+        return evaluate(data, model, evaluation)
     data, model = model_card.settle_for_training(run.train_dir, data, model, common.given_flags())
     choose_gpus(settings.gpus, os.environ)
     check_port(cluster.address, cluster.name)
@@ -45,7 +47,6 @@ def main() -> int:
         from dist.worker import run_worker
         from inception_mg.fast.choice import operations_for
         from inception_mg.training.image_task import image_task
-    devices = common.from_flags(config.DeviceConfig)
     task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print))
     return run_worker(cluster, task, devices, run, settings)
 
@@ -59,9 +60,8 @@ def serve(cluster: hosts.Cluster, settings: config.ClusterConfig) -> int:
     return run_ps(cluster, settings)
 
 
-def evaluate(data: config.DataConfig, model: config.ModelConfig, run: config.RunConfig) -> int:
+def evaluate(data: config.DataConfig, model: config.ModelConfig, evaluation: config.EvalConfig) -> int:
     """The evaluator: outside of the cluster, it evaluates each new checkpoint in train_dir."""
-    evaluation = common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
     checks.check_eval(evaluation)
     with common.quiet_import():
         from inception_mg.evaluation.evaluate import evaluate

@@ -133,7 +133,7 @@ def find_checkpoint(path: str, flag: str, say: Say = print) -> str:
 def step_of(checkpoint: str) -> int:
     """The global_step in `checkpoint`, or -1 if it has none."""
     reader = open_checkpoint(checkpoint)
-    return int(reader.get_tensor('global_step')) if reader.has_tensor('global_step') else -1
+    return int(read_value(reader, checkpoint, 'global_step')) if reader.has_tensor('global_step') else -1
 
 
 def step_is_float(checkpoint: str) -> bool:
@@ -145,7 +145,7 @@ def open_checkpoint(checkpoint: str):
     """A tf.train.CheckpointReader; UserError when the files cannot be read."""
     try:
         return tf.train.load_checkpoint(checkpoint)
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
         raise UserError(f'cannot read the checkpoint {checkpoint}: {reason_of(error)}') from None
 
 

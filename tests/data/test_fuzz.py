@@ -12,6 +12,7 @@ import signal
 import numpy as np
 import pytest
 import tensorflow as tf
+from mutated import mutated
 from PIL import Image
 
 from inception_mg.config import BuildConfig, DataConfig
@@ -59,37 +60,11 @@ def _encoded() -> dict[str, bytes]:
         'webp': save(picture, 'WEBP'), 'lossless': save(picture, 'WEBP', lossless=True)}
 
 
-def _mutated(data: bytes, dice: random.Random) -> bytes:
-    """One to four changes: a byte, a bit, a cut, a hole of zeros, a piece twice or gone, an end mark behind a cut."""
-    content = bytearray(data)
-    for _ in range(dice.randint(1, 4)):
-        place = dice.randrange(max(1, len(content)))
-        if dice.random() < 0.3:
-            place = min(place, dice.randrange(64))  # Headers are small and hold the sizes.
-        length = dice.randint(1, 64)
-        match dice.randrange(7):
-            case 0:
-                content[place:place + 1] = bytes([dice.randrange(256)])
-            case 1:
-                content[place:place + 1] = bytes([byte ^ 1 << dice.randrange(8) for byte in content[place:place + 1]])
-            case 2:
-                del content[place:]
-            case 3:
-                content[place:place + length] = bytes(len(content[place:place + length]))
-            case 4:
-                content[place:place] = content[place:place + length]
-            case 5:
-                del content[place:place + length]
-            case 6:
-                content[place:] = dice.choice([b'\xff\xd9', b'\0\0\0\0IEND\xaeB`\x82', b'\0;', b''])
-    return bytes(content)
-
-
 @pytest.mark.parametrize('kind', _encoded())
 def test_a_damaged_image_is_a_picture_or_a_reason(kind):
     data, dice = _encoded()[kind], random.Random(kind)
     for _ in range(CASES // 13 or 40):
-        mutant = _mutated(data, dice)
+        mutant = mutated(data, dice)
         signal.alarm(SECONDS)
         try:
             jpeg = images.to_jpeg(mutant, 95)
@@ -123,7 +98,7 @@ def test_no_file_is_lost(tmp_path):
     for name in ('ant', 'bee'):
         (tmp_path / 'photos' / name).mkdir(parents=True)
         for kind, data in _encoded().items():
-            for mutant in (data, _mutated(data, dice)):
+            for mutant in (data, mutated(data, dice)):
                 (tmp_path / 'photos' / name / f'{number}.{kind}').write_bytes(mutant)
                 number += 1
     signal.alarm(SECONDS)
@@ -147,11 +122,11 @@ def test_damaged_shards_are_described_or_named(tmp_path, capsys):
     whole = path.read_bytes()
     for case in range(CASES // 40 or 6):
         if case % 2:
-            path.write_bytes(_mutated(whole, dice))
+            path.write_bytes(mutated(whole, dice))
         else:  # Whole by its checksums, and wrong inside.
             with tf.io.TFRecordWriter(str(path)) as writer:
                 for record in (build_example(jpeg, 64, 72, 1, 'a', 'a.jpg', boxes=[(.1, .1, .9, .9)]), jpeg):
-                    writer.write(_mutated(record, dice))
+                    writer.write(mutated(record, dice))
         signal.alarm(SECONDS)
         (tmp_path / 'dataset.json').unlink(missing_ok=True)
         try:
@@ -191,7 +166,7 @@ def test_a_damaged_dataset_json_is_read_or_named(tmp_path):
     texts = [json.dumps({**json.loads(whole), name: value}).encode()
              for name in ('classes', 'counts', 'shards', 'format') for value in odd]
     texts += [b'', b'\0' * 100, b'[' * 100000, b'{"a":' * 50000, b'\xff\xfe{\0', b'null', b'9' * 5000, b'<html>']
-    texts += [_mutated(whole, dice) for _ in range(CASES or 200)]
+    texts += [mutated(whole, dice) for _ in range(CASES or 200)]
     for text in texts:
         path.write_bytes(text)
         signal.alarm(SECONDS)

@@ -173,6 +173,13 @@ def test_no_shards_or_only_empty_ones_are_refused(tmp_path, examples):
     assert len(_labels(_training([empty, full], 22, 2, _data(batch_size=11)))) == 22
 
 
+def test_as_many_shards_as_readers_need_not_all_be_full(tmp_path, examples):
+    paths = [_write(tmp_path / 'full', examples[:1]), _write(tmp_path / 'empty', [])]
+    assert _labels(_training(paths, 1, 2, _data(batch_size=1), num_shards=2)) == [0, 0]
+    with pytest.raises(UserError, match='empty.*reader 1 of 2'):
+        input_pipeline.training_dataset(paths, 1, data=_data(), first_shard=1, num_shards=2)
+
+
 def _failure(paths, data: DataConfig, steps: int = 50) -> UserError:
     with pytest.raises((tf.errors.OpError, UnicodeDecodeError)) as caught:
         _training(paths, 22, steps, data)
