@@ -20,7 +20,8 @@ from dist.hosts import Cluster
 from dist.peers import Job, Peers, taking_part
 from dist.server import session_config, start_server
 from dist.session import ClusterSessionCreator, PeersHook, build_initialise
-from dist.worker import JoinHook, explaining_loss
+from dist.status import JoinHook
+from dist.worker import explaining_loss
 from inception_mg.config import ClusterConfig, DeviceConfig, InGraphConfig, RunConfig
 from inception_mg.errors import EXIT_SIGTERM, UserError
 from inception_mg.placement import Placement, in_graph
