@@ -156,7 +156,8 @@ def test_float16_trains_with_a_loss_scale(three_classes, tmp_path):
     found = values(str(tmp_path / 'model.ckpt-2'))
     halved = 15 - np.log2(found['loss_scale'])  # It begins at 2^15; an update whose gradients overflow halves it.
     assert halved == int(halved) and 0 < halved < 15, halved  # That is too high here.
-    assert found['global_step'] == 2 and found['loss_scale_good_steps'] == 2  # Those that overflowed are no steps.
+    # Those that overflowed are no steps, and begin the count of good ones anew; the last one was good.
+    assert found['global_step'] == 2 and found['loss_scale_good_steps'] in (1, 2)
     assert all(np.isfinite(value).all() for value in found.values())
 
 
