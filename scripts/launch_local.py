@@ -9,7 +9,6 @@ when the job has reached --max_steps, 130 or 143 after SIGINT or SIGTERM, otherw
 or 1 if that was killed, or the process that starts the tasks.
 """
 
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -26,20 +25,16 @@ def main(training_flags: Sequence[str]) -> int:
     launch = common.from_flags(config.LaunchConfig)
     checks.check_launch(launch)
     log_dir = launch.log_directory or log_dir_beside(training_flags)
-    drills = [local.parse_drill(text) for text in launch.kill.split(',') if text.strip()]
+    drills = local.parse_drills(launch.kill)
     if launch.private_network:
         local.take_private_network(sys.argv)
     tasks = local.task_flags(launch.num_ps, launch.num_workers, local.free_ports(launch.num_ps + launch.num_workers))
     program = SCRIPTS / ('train_in_graph.py' if launch.in_graph else 'train_distributed.py')
     commands = {name: [sys.executable, str(program), *own, *training_flags] for name, own in tasks.items()}
-    environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
-    gpus = local.share_gpus(local.visible_gpus(environ), launch.num_workers)
-    own = {f'worker {k}': {'CUDA_VISIBLE_DEVICES': names} for k, names in enumerate(gpus)}
     print(f'{len(commands)} tasks; their logs are in {log_dir}')
-    if gpus:
-        print(', '.join(f'worker {k}: GPU {names}' for k, names in enumerate(gpus)))
+    environ, own = local.environments(launch.num_workers)
     # A process that was forked has not been tried with GPUs: there each task imports TensorFlow for itself.
-    forks = None if gpus else fork_server.ForkServer()
+    forks = None if own else fork_server.ForkServer()
     try:
         starter = {'start_one': forks.start, 'starter_lost': lambda: forks.lost} if forks else {}
         return local.LocalCluster(commands, log_dir, launch.max_restarts, drills, environ=environ, own_environ=own,

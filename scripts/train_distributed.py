@@ -28,7 +28,7 @@ def main() -> int:
     evaluation = common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
     checks.check_cluster(settings)
     cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
-                               os.environ, slurm_ps=settings.slurm_ps)
+                            os.environ, slurm_ps=settings.slurm_ps)
     if cluster is None:
         raise FlagError('no cluster: give --ps_hosts, --worker_hosts, --job_name and --task_id, or set TF_CONFIG')
     if cluster.job == 'ps':

@@ -28,7 +28,7 @@ def main() -> int:
     devices, optimizer = common.from_flags(config.DeviceConfig), common.from_flags(config.OptimizerConfig)
     run = common.from_flags(config.RunConfig)
     cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
-                               os.environ, needs_ps=False, slurm_ps=settings.slurm_ps)
+                            os.environ, needs_ps=False, slurm_ps=settings.slurm_ps)
     if cluster is None:
         raise FlagError('no cluster: give --worker_hosts, --job_name, --task_id and perhaps --ps_hosts, or set '
                         'TF_CONFIG')

@@ -146,13 +146,11 @@ def launch(flags: argparse.Namespace, argv: Sequence[str]) -> int:
     tasks = local.task_flags(config.num_ps, config.num_workers, local.free_ports(config.num_ps + config.num_workers))
     program = [sys.executable, *argv, '--nolaunch', '--kill=']
     commands = {name: [*program, *own] for name, own in tasks.items()}
-    environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
-    gpus = local.share_gpus(local.visible_gpus(environ), config.num_workers)
-    drills = [local.parse_drill(text) for text in config.kill.split(',') if text.strip()]
-    log_dir = config.log_directory or os.path.join(flags.train_dir, 'logs')
+    drills, log_dir = local.parse_drills(config.kill), config.log_directory or os.path.join(flags.train_dir, 'logs')
     print(f'{len(commands)} tasks; their logs are in {log_dir}')
-    return local.LocalCluster(commands, log_dir, config.max_restarts, drills, environ=environ, own_environ={
-        f'worker {k}': {'CUDA_VISIBLE_DEVICES': names} for k, names in enumerate(gpus)}).run()
+    environ, own_environ = local.environments(config.num_workers)
+    return local.LocalCluster(commands, log_dir, config.max_restarts, drills, environ=environ, own_environ=own_environ
+                              ).run()
 
 
 def use(task: Task, flags: argparse.Namespace) -> int:

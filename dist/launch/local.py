@@ -114,6 +114,23 @@ def share_gpus(gpus: Sequence[str], num_workers: int) -> list[str]:
     return [','.join(gpus[(k * each + i) % len(gpus)] for i in range(each)) for k in range(num_workers)]
 
 
+def parse_drills(text: str) -> list[Drill]:
+    """The drills of a list with commas; [] for ''."""
+    return [parse_drill(part) for part in text.split(',') if part.strip()]
+
+
+def environments(num_workers: int) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """The environment of every task, and by name what a worker has besides: its share of this machine's GPUs.
+
+    Prints who gets which; the second is {} without GPUs.
+    """
+    environ = {name: value for name, value in os.environ.items() if name != 'TF_CONFIG'}
+    gpus = share_gpus(visible_gpus(environ), num_workers)
+    if gpus:
+        print(', '.join(f'worker {k}: GPU {names}' for k, names in enumerate(gpus)))
+    return environ, {f'worker {k}': {'CUDA_VISIBLE_DEVICES': names} for k, names in enumerate(gpus)}
+
+
 def start_process(command: Sequence[str], log: pathlib.Path, environ: Mapping[str, str]) -> subprocess.Popen:
     """Starts a task whose output is added to the file `log`."""
     # A session of its own: Ctrl-C in the terminal goes to the launcher alone, which ends them in order.
