@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from dist import board, ps
+from dist.fence import Fence
 from dist.hosts import Cluster
-from dist.peers import Job, Peers, taking_part
+from dist.job import Job
+from dist.peers import Peers, taking_part
 from dist.server import session_config, start_server
 from dist.session import ClusterSessionCreator, PeersHook, build_initialise
 from dist.status import JoinHook
@@ -73,8 +75,9 @@ def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     with run_state.announced(run.train_dir), stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, unfiltered_config(cluster, machine.session_config), say)
         peers = Peers(cluster, Job({}), config.start_timeout, config.lost_timeout,
-                      lambda: bool(stopper.signal_name), say, boards=board.connect_all_boards(cluster))
+                      lambda: bool(stopper.signal_name), say, boards=board.connect_boards(cluster, one_client=True))
         with tf.Graph().as_default(), taking_part(peers):
+            peers.enter(server.target)
             found = find_devices(peers, server.target, unfiltered_config(cluster))
             placement = dataclasses.replace(place(cluster, found, len(machine.placement.devices), devices, options),
                                             wire_dtype=config.wire_dtype)
@@ -101,7 +104,7 @@ def find_devices(peers: Peers, target: str, config: v1.ConfigProto) -> list[str]
     """Waits for all tasks, and returns the full names of all their devices; raises ClusterLost, Stopped or
     UserError."""
     with tf.Graph().as_default():
-        session = _Waiting(peers, target, config, {}).create_session()
+        session = ClusterSessionCreator(peers, target, config, {}).create_session()
         try:
             return [device.name for device in session.list_devices()]
         finally:
@@ -149,13 +152,6 @@ def naming_the_reader(cluster: Cluster, source: str) -> Iterator[None]:
                         f'every worker must have the same ({source})') from error
 
 
-class _Waiting(ClusterSessionCreator):
-    """Sessions for which it is enough that all tasks are there."""
-
-    def _prepare(self, session, limit, begun):
-        self._peers.lives = self._peers.current_lives()
-
-
 class ClientSessionCreator(ClusterSessionCreator):
     """Begins every session at the newest checkpoint, or anew without any.
 
@@ -168,16 +164,12 @@ class ClientSessionCreator(ClusterSessionCreator):
         super().__init__(peers, target, config, {}, local_init_op)
         self._check_devices, self._initialise = check_devices, initialise
 
-    def _prepare(self, session, limit, begun):
+    def _prepare(self, session):
         peers = self._peers
-        if missing := peers.missing_ps():
-            raise tf.errors.UnavailableError(None, None, f'{missing} was lost again')
         self._check_devices([device.name for device in session.list_devices()])
         if self._made:
-            lost = peers.restarted()
-            peers.log((f'{lost} was restarted' if lost else 'the cluster was out of reach') +
+            peers.log((f'{self._restarted} was restarted' if self._restarted else 'the cluster was out of reach') +
                       ': a step may have been applied in part, so all go back to the newest checkpoint')
-        peers.lives = peers.current_lives()
         peers.join()
         peers.log(self._initialise(session))
 
@@ -196,7 +188,8 @@ class _Client:
 
     def work(self, target: str, stopper: Stopper) -> None:
         """Builds the graph of all machines and runs the loop, with sessions of the server at `target`."""
-        step = build_train_step(self.placement, self.task)
+        gates = {'wrap_optimizer': Fence(1, 0, self.peers.claim.life).wrap} if self.cluster.ps else {}
+        step = build_train_step(self.placement, self.task, **gates)
         start = train.Start.find(self.run)
         for line in self.start_lines(step, start):
             self.say(line)

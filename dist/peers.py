@@ -1,40 +1,31 @@
 """What a worker knows of the rest of its cluster, and tells it.
 
-A `Peers` object is a task's view of all boards (see board.py): it waits for the ps, checks that all tasks
-agree, beats for this worker, and notices who is gone.
+A `Peers` object brings together the boards (board.py), the thread that beats (heartbeat.py) and the rules (verdict.py):
+it keeps what was seen last, asks what to do, and does it.
 """
 
 import contextlib
-import functools
-import os
-import signal
-import threading
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
-from dist.board import (
-    BEAT_SECS,
-    DONE,
-    ENDING,
-    FAILED,
-    RUNNING,
-    Board,
-    BoardView,
-    Silence,
-    Unreachable,
-    connect_boards,
-    still_busy,
-)
+from dist import verdict
+from dist.board import Board, BoardView, NotYours, Unreachable, check_card, connect_boards
+from dist.fence import Claim, is_gone, own_claim
+from dist.heartbeat import Calls, Heartbeat, Signals
 from dist.hosts import Cluster
+from dist.job import Job, graph_difference, job_difference
+from dist.reach import unreached
 from dist.server import leave_process
+from dist.verdict import BETWEEN, DONE, ENDING, ENTERING, FAILED, IN_CALL, RUNNING, WAITING, Seen, Silence, Verdict
 from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, UserError
 
 Log = Callable[[str], None]
 LOST_ERRORS = (tf.errors.AbortedError, tf.errors.UnavailableError)  # MonitoredSession recovers from these.
-STUCK_SECS = 10.0  # So much longer than it should take until a task that sits in a call is ended.
+CALL_SECS = 5.0    # A call that takes longer may be one into the void: then every serving task is asked.
+REACH_SECS = 60.0  # A name that has moved is looked up again by then.
 
 
 class ClusterLost(UserError):
@@ -45,7 +36,7 @@ class ClusterLost(UserError):
 
 
 class Refused(UserError):
-    """The ps hold another job: this task has no part in it, and is no reason to end it."""
+    """This task has no part in the job on the ps, or another process has its index; no reason to end the others."""
 
 
 class Stopped(UserError):
@@ -63,50 +54,12 @@ def exit_code(error: BaseException) -> int:
     return EXIT_RETRY if isinstance(error, lost) else EXIT_FAILED
 
 
-class Job(NamedTuple):
-    """Whose state the ps hold, in what can be compared before a graph is built.
-
-    settings: name (of a flag) -> value, equal on all workers. id: the chief's train_dir; '' on the others,
-    who need not know it.
-    """
-
-    settings: dict[str, str]
-    id: str = ''
-
-
-def job_difference(theirs: Job, mine: Job) -> str:
-    """Says in a few words where two jobs differ; '' if they are the same."""
-    if theirs.id and mine.id and theirs.id != mine.id:
-        return f'it is the job of {theirs.id} there and {mine.id} here'
-    for name in {**theirs.settings, **mine.settings}:
-        there, here = (job.settings.get(name, 'not set') for job in (theirs, mine))
-        if there != here:
-            return f'{name} is {there} there and {here} here'
-    return ''
-
-
-def describe_graph(variables: Sequence[tf.Variable]) -> dict[str, str]:
-    """Type, shape and device of each variable by its name: the same on every worker, ready for JSON."""
-    return {variable.op.name: f'{variable.dtype.name}{variable.shape.as_list()} on {variable.device}'
-            for variable in variables}
-
-
-def graph_difference(there: dict[str, str], here: dict[str, str]) -> str:
-    """Says in a few words which variable differs; '' if none does."""
-    for name in sorted(set(there) ^ set(here)):
-        return f'the variable {name} exists only {"there" if name in there else "here"}'
-    for name in sorted(there):
-        if there[name] != here[name]:
-            return f'the variable {name} is {there[name]} there and {here[name]} here'
-    return ''
-
-
 class Peers:
     """What a worker knows of the rest of the cluster, and tells it.
 
     start_secs: how long to wait for missing tasks at the start. lost_secs: how long training goes on waiting for a task
-    that was there and is gone. stop: whether a signal asked this task to end. All waits end with ClusterLost or
-    Stopped, naming who was waited for. boards: of those that this task depends on; by default of all ps.
+    that was there and is gone. stop: whether a signal asked this task to end. All waits end with ClusterLost, Stopped
+    or Refused, naming who was waited for. boards: see connect_boards; by default of all ps.
     """
 
     def __init__(self, cluster: Cluster, job: Job, start_secs: float = 300.0, lost_secs: float = 300.0,
@@ -114,275 +67,275 @@ class Peers:
                  boards: Sequence[Board] = ()):
         self.cluster, self.job, self.start_secs, self.lost_secs = cluster, job, start_secs, lost_secs
         self.stop, self.log, self.status_secs = stop, log, status_secs
-        self.lives: list[str] = []    # Of the ps, when the present session was made.
-        self.joined = False           # Whether this task was found to belong to the job on the ps.
+        self.claim = own_claim()
+        self.lives: list[str] = []    # Of the serving tasks, when the present session was made.
+        self.joined = False           # Whether this process has the index of its worker.
         self._boards = list(boards) or connect_boards(cluster)
-        clients = self._boards[0].clients
-        self._lock = threading.Lock()  # Boards are used by the beating thread too.
-        self._silence = Silence(clients)
-        self._views: list[BoardView] = []
-        self._silent = [0.0] * clients
-        self._heard = self._told = time.monotonic()  # When all ps answered last, and when that was said.
-        self._over = threading.Event()
-        self._trouble, self._waiting, self._thread = '', False, None
-        self._signals = Signals()
+        self._hub, self._claim_text = self._boards[0], json.dumps(self.claim)
+        self._silence = Silence(self._hub.clients)
+        self._view, self._silent = BoardView({}, [], [], [], [], []), [0.0] * self._hub.clients
+        self._missing, self._missing_since, self._told = '', 0.0, time.monotonic()
+        self._waiting, self._made = False, False
+        self._calls, self._signals, self._heartbeat = Calls(), Signals(), Heartbeat(self._beat)
 
-    def look(self) -> list[BoardView]:
-        """Reads all boards once; Unreachable names the first that is silent; UserError for a ps of another cluster."""
-        with self._lock:
-            views = [board.view(functools.partial(self._check_card, board)) for board in self._boards]
-            self._silent = self._silence.update(views[0].beats)
-            self._views, self._heard, self._trouble = views, time.monotonic(), ''
-        return views
-
-    def _check_card(self, board: Board, card: dict) -> None:
-        difference = self.cluster.difference(card['lists'])
-        if card['task'] != board.name and not difference:
-            difference = f'it is {card["task"]} there'
-        if difference:
-            raise UserError(f'{board.name} at {board.address} was started with another cluster: {difference}; '
-                            'give every task the same lists')
-        if card['clients'] != board.clients:
-            raise UserError(f'{board.name} at {board.address} serves {card["clients"]} clients, not {board.clients}: '
-                            'in-graph there is one, otherwise every worker; start every task by the same program')
-
-    def wait(self, what: Callable[[], str], limit: float, since: float | None = None) -> None:
-        """Calls `what` twice a second until it returns '' instead of the name of what is missing."""
-        self._waiting = True
-        try:
-            self._wait(what, limit, since or time.monotonic())
-        finally:
-            self._waiting = False
-
-    def _wait(self, what: Callable[[], str], limit: float, begun: float) -> None:
-        told = begun
-        while missing := what():
-            waited = time.monotonic() - begun
-            if self.stop():
-                raise Stopped(f'{self.cluster.name} was stopped while waiting for {missing}')
-            if waited > limit:
-                raise ClusterLost(f'{self.cluster.name} gave up after {waited:.0f} s of waiting for {missing}')
-            if time.monotonic() - told >= self.status_secs or told == begun and waited > 1:
-                told = time.monotonic()
-                self.log(f'{self.cluster.name} is waiting for {missing}, {waited:.0f} s')
-            time.sleep(0.4)
+    # What is seen.
 
     def missing_ps(self) -> str:
-        """Names a ps that does not answer, or returns '' after reading all boards."""
+        """Asks every serving task; names the first that does not answer, or returns ''. UserError for one of another
+        cluster."""
         try:
-            self.look()
+            check_card(self.cluster, self._hub, card := self._hub.card())
+            self._look()
+            lives = [card['life']]
+            for board in self._boards[1:]:
+                check_card(self.cluster, board, card := board.card())
+                lives.append(card['life'])
+            for board, life, known in zip(self._boards, lives, self._view.lives, strict=True):
+                if life != known:
+                    raise Unreachable(f'{board.name} at {board.address} (it has not joined {self._hub.name} yet)')
         except Unreachable as error:
+            self._miss(str(error))
             return str(error)
+        self._missing = ''
         return ''
+
+    def _look(self) -> None:
+        """Reads the hub, and beats there if this worker has joined and is in touch with all."""
+        if self.joined:
+            self._view = self._hub.beat(self.cluster.index, self._claim_text, 0 if self._missing else 1)
+        else:
+            self._view = self._hub.view()
+        self._silent = self._silence.update(self._view.beats)
+
+    def _miss(self, what: str) -> None:
+        if not self._missing:
+            self._missing_since = time.monotonic()
+        self._missing = what
+
+    def _seen(self, where: str, secs: float = 0.0, limit: float = 0.0) -> Seen:
+        """What verdict.decide wants to know, as of the last look."""
+        me, view = self.cluster.index, self._view
+        reports = view.reports or [RUNNING]
+        failed = [worker for worker, report in enumerate(reports) if report == FAILED and worker != me]
+        return Seen(
+            self.cluster.name, self.cluster.is_chief, where, secs, limit, self.lost_secs,
+            asked=self._signals.age() if where == IN_CALL else float(self.stop()), taken=self._taken(),
+            missing=self._missing, missing_secs=time.monotonic() - self._missing_since if self._missing else 0.0,
+            failed=failed[0] if failed else -1, report=reports[0], silent=self._silent[0],
+            heard=self._silence.heard[0], restarted=self.restarted(), ready=self.ready(), differs=self._difference(),
+            others=any(self._silence.heard[1:]), joined=self._made)
+
+    def _taken(self) -> str:
+        claim = self._view.claims[self.cluster.index] if self._view.claims and self.joined else None
+        return f'{Claim(*claim)}' if claim and claim != list(self.claim) else ''
+
+    def _difference(self) -> str:
+        held = self._view.job
+        difference = job_difference(Job(**held), self.job) if held else ''
+        return self._in_other_words(difference) if difference else ''
+
+    def _in_other_words(self, difference: str) -> str:
+        return (f'{self._hub.name} at {self._hub.address} holds the state of another job or graph: {difference}; '
+                'start every worker with the same flags, or start the ps anew')
 
     def ready(self) -> bool:
         """Whether the chief had the variables in order on the ps that are running now, as of the last look."""
-        return self._views[0].ready == self.current_lives()
+        return bool(self._view.lives) and self._view.ready == self._view.lives
 
     def current_lives(self) -> list[str]:
-        """Which run of each ps answered the last look."""
-        return [view.card['life'] for view in self._views]
+        """Which run of each serving task announced itself last, as of the last look."""
+        return self._view.lives
 
     def restarted(self) -> str:
         """Names the tasks that were started anew since the present session was made; '' if none was."""
         return ', '.join(board.name for board, then, now in
-                         zip(self._boards, self.lives, self.current_lives(), strict=False) if then != now)
-
-    def enter(self) -> bool:
-        """Waits for the ps, and has this worker refused before it builds a graph if the ps hold another job.
-
-        The chief also says whose state the ps are going to hold, and begins to beat. What a job left that
-        never had its variables in order, and of which nobody is alive, is no state. Returns whether the
-        variables on the ps are in order. Raises Refused, ClusterLost or Stopped.
-        """
-        self.wait(self.missing_ps, self.start_secs)
-        if not self.ready() and self._job_difference():
-            self._over.wait(2.5 * BEAT_SECS)  # Long enough to hear whether the tasks of that job are alive.
-            self.wait(self.missing_ps, self.start_secs)
-        if self.cluster.is_chief:
-            if self.ready() or any(self._silence.heard[1:]):
-                self._refuse(self._job_difference())
-            self.lives = self.current_lives()
-            if not self.ready():
-                self.write_job()
-            self.join()
-        else:
-            self.check_job()
-        return self.ready()
-
-    def check_job(self) -> None:
-        """Raises Refused if the ps hold the state of another job, as of the last look.
-
-        While the variables are not in order, that job counts only if its chief is alive: else a chief may
-        be about to take the ps over.
-        """
-        if self.ready() or self.chief_heard():
-            self._refuse(self._job_difference())
-
-    def chief_heard(self) -> bool:
-        """Whether the chief has given a sign of life since this task first looked."""
-        return self._silence.heard[0]
+                         zip(self._boards, self.lives, self._view.lives, strict=False) if then != now)
 
     def chief_silence(self) -> float:
         """Seconds since the chief's last sign of life; 0 after it has said how it ended."""
-        return self._silent[0] if self._views[0].reports[0] in (RUNNING, ENDING) else 0.0
-
-    def check_graph(self, graph: dict[str, str]) -> None:
-        """Raises Refused if the variables on the ps are not those of `graph` (see describe_graph)."""
-        with self._lock:
-            held = self._boards[0].read_graph()
-        self._refuse(graph_difference(held, graph))
-
-    def _job_difference(self) -> str:
-        held = self._views[0].job
-        return job_difference(Job(**held), self.job) if held else ''
-
-    def _refuse(self, difference: str) -> None:
-        if difference:
-            raise Refused(f'ps 0 at {self.cluster.ps[0]} holds the state of another job or graph: {difference}; '
-                            'start every worker with the same flags, or start the ps anew')
-
-    def write_job(self) -> None:
-        """For the chief: says whose state the ps are going to hold."""
-        with self._lock:
-            self._boards[0].write_job(self.job._asdict())
-
-    def write_graph(self, graph: dict[str, str]) -> None:
-        """For the chief: says which variables the ps are going to hold."""
-        with self._lock:
-            self._boards[0].write_graph(graph)
-
-    def set_ready(self, ready: bool) -> None:
-        """For the chief: says whether the variables on the ps are in order."""
-        with self._lock:
-            self._boards[0].write_ready(self.current_lives() if ready else [])
-
-    def join(self) -> None:
-        """Begins to beat, as a worker of the job on the ps."""
-        if self.joined or self.cluster.job != 'worker':
-            return
-        self.joined = True
-        self._report(RUNNING)
-        self._thread = threading.Thread(target=self._beat, name='beat', daemon=True)
-        self._thread.start()
-
-    def _beat(self) -> None:
-        while not self._over.is_set():
-            try:
-                with self._lock:
-                    for board in self._boards:
-                        board.beat(self.cluster.index)
-                self.look()
-            except (Unreachable, UserError) as error:
-                self._trouble = str(error)
-                self._tell_trouble()
-            self._over.wait(BEAT_SECS)
-
-    def _tell_trouble(self) -> None:
-        """Says whom this task waits for when its main thread cannot, and ends it when that takes too long.
-
-        When another machine stands still or vanishes without closing its connections, the main thread
-        sits in a call into TensorFlow that nothing can interrupt, signals included.
-        """
-        now = time.monotonic()
-        if not self._waiting and now - max(self._heard, self._told) >= self.status_secs:
-            self._told = now
-            self.log(f'{self.cluster.name} is waiting for {self._trouble}, {now - self._heard:.0f} s')
-        if now - self._heard > self.lost_secs + STUCK_SECS:
-            self.log(f'{self.cluster.name} gave up after {now - self._heard:.0f} s without {self._trouble}')
-            leave_process(EXIT_RETRY)
-        if self._signals.age() > STUCK_SECS:
-            self.log(f'{self.cluster.name} was stopped while waiting for {self._trouble}')
-            leave_process(EXIT_SIGTERM)
-
-    def check(self) -> None:
-        """Raises what should end the present session or this task: AbortedError if a ps was restarted since the session
-        was made, ClusterLost if a ps or the chief is gone for long, UserError if another worker failed."""
-        views = self._views
-        failed = [worker for worker, report in enumerate(views[0].reports) if report == FAILED]
-        if failed:
-            raise UserError(f'{self.cluster.name} ends because worker {failed[0]} failed: see its log')
-        if self._trouble and time.monotonic() - self._heard > self.lost_secs:
-            raise ClusterLost(f'{self.cluster.name} gave up after {self.lost_secs:g} s without {self._trouble}')
-        if self.chief_silence() > self.lost_secs:
-            raise ClusterLost(f'{self.cluster.name} gave up: the chief has been silent for {self._silent[0]:.0f} s')
-        if self.current_lives() != self.lives:
-            raise tf.errors.AbortedError(None, None, f'{self.restarted()} was restarted')
-
-    def share_trace(self, packed: bytes) -> None:
-        """Leaves this worker's trace of a step where the chief finds it; a ps that is gone gets none."""
-        with self._lock, contextlib.suppress(Unreachable):
-            self._boards[0].write_trace(self.cluster.index, packed)
-
-    def shared_traces(self) -> list[bytes]:
-        """For the chief: what other workers have shared so far; [] when ps 0 does not answer."""
-        with self._lock, contextlib.suppress(Unreachable):
-            return self._boards[0].read_traces()
-        return []
-
-    def end_job(self) -> None:
-        """For the chief: tells the other workers to end after the step in progress, while it goes on to save."""
-        self._report(ENDING)
+        return self._silent[0] if self._view.reports[0] in (RUNNING, ENDING) else 0.0
 
     def job_ends(self) -> bool:
         """Whether the chief has said that the job ends, as of the last look."""
-        return bool(self._views) and self._views[0].reports[0] in (ENDING, DONE)
+        return bool(self._view.reports) and self._view.reports[0] in (ENDING, DONE)
 
     def busy_others(self) -> list[int]:
         """The other workers that are still at it, as of the last look."""
-        return still_busy(self._views[0].reports, self._silent, self._views[0].beats, self.cluster.index)
+        return verdict.still_busy(self._view.reports, self._silent, self._view.beats, self.cluster.index)
+
+    # What is done.
+
+    def check(self) -> None:
+        """Between two steps: raises what should end the present session (AbortedError) or this task (UserError)."""
+        self._obey(verdict.decide(self._seen(BETWEEN)))
+
+    def _obey(self, what: Verdict) -> None:
+        if what.do == verdict.AGAIN:
+            raise tf.errors.AbortedError(None, None, what.line)
+        if what.do == verdict.REFUSED:
+            raise Refused(what.line, what.code)
+        if what.do == verdict.END:
+            kinds = {EXIT_RETRY: ClusterLost, EXIT_SIGTERM: Stopped}
+            raise kinds[what.code](what.line) if what.code in kinds else UserError(what.line, what.code)
+
+    def wait(self, limit: float, since: float | None = None, where: str = WAITING,
+             also: Callable[[], str] = lambda: '') -> None:
+        """Returns when nothing is missing for this worker to go on; `also` names what else is."""
+        begun = since or time.monotonic()
+        told, self._waiting = begun, True
+        try:
+            while True:
+                self.missing_ps()
+                waited = time.monotonic() - begun
+                seen = self._seen(where, waited, limit)
+                what = verdict.decide(seen)
+                if what.do == verdict.GO and (whom := also()):
+                    what = verdict.wait_for(seen, whom)
+                if what.do == verdict.GO:
+                    return
+                self._obey(what)
+                if time.monotonic() - told >= self.status_secs or told == begun and waited > 1:
+                    told = time.monotonic()
+                    self.log(f'{self.cluster.name} is waiting for {what.line}, {waited:.0f} s')
+                time.sleep(0.4)
+        finally:
+            self._waiting = False
+
+    def enter(self, target: str) -> bool:
+        """Waits for the ps, and has this worker refused before it builds a graph if the ps hold another job.
+
+        target: of this task's own server. The chief also takes its index, begins to beat, and says whose state the ps
+        are going to hold. What a job left that never had its variables in order, and of which nobody is alive, is no
+        state. Returns whether the variables on the ps are in order. Raises Refused, WrongMachine, ClusterLost or
+        Stopped.
+        """
+        self.wait(self.start_secs, where=ENTERING)
+        if not self.ready() and self._difference():
+            time.sleep(2.5 * verdict.BEAT_SECS)  # Long enough to hear whether the tasks of that job are alive.
+            self.wait(self.start_secs, where=ENTERING)
+        self.wait(min(self.start_secs, REACH_SECS), where=ENTERING, also=lambda: self._unreached(target))
+        if self.cluster.is_chief:
+            self.join()
+            self.lives = self.current_lives()
+            if not self.ready():
+                self.write('job', self.job._asdict())
+        return self.ready()
+
+    def _unreached(self, target: str) -> str:
+        try:
+            return unreached(self.cluster, target, self._hub, self.claim.life)
+        except Unreachable as error:
+            return str(error)
+
+    def join(self) -> None:
+        """Takes the index of this worker on every board, and begins to beat. Refused if another process has it and is
+        at work. Again after the hub was restarted, which has forgotten it."""
+        self.wait(self.start_secs, where=ENTERING, also=self._take_index)
+        self._heartbeat.start()
+
+    def _take_index(self) -> str:
+        me, held = self.cluster.index, self._view.claims[self.cluster.index]
+        if held != list(self.claim):
+            other = Claim(*held) if held else None
+            what = verdict.decide_claim(self.cluster.name, f'{other or ""}', other is not None and is_gone(other),
+                                        self._silence.heard[me], self._silent[me])
+            self._obey(what)
+            if what.do == verdict.WAIT:
+                return what.line
+        try:
+            self._hub.take(me, self._claim_text)
+            for board in self._boards:
+                board.put_fence(me, self.claim.life)
+            self.joined = True
+            self._report(RUNNING)
+            self._look()
+        except Unreachable as error:
+            return str(error)
+        return ''
+
+    def check_graph(self, graph: dict[str, str]) -> None:
+        """Raises Refused if the variables on the ps are not those of `graph` (see describe_graph)."""
+        difference = graph_difference(self._hub.read_graph(), graph)
+        if difference:
+            raise Refused(self._in_other_words(difference))
+
+    def write(self, name: str, value) -> None:
+        """For the chief: see Board.write. Refused if another process is the chief."""
+        try:
+            self._hub.write(name, value, self._claim_text)
+        except NotYours:
+            self._look()
+            raise Refused(f'{self._taken() or "another process"} is {self.cluster.name} now: this one ends', EXIT_RETRY
+                          ) from None
+
+    def begun(self) -> None:
+        """For a session creator: a session of this worker has been made."""
+        self._made = True
+
+    def in_call(self) -> contextlib.AbstractContextManager:
+        """Within, this thread is in a call into TensorFlow, which may hang."""
+        return self._calls.noted()
 
     def noticing_signals(self) -> contextlib.AbstractContextManager:
         """Within, in the main thread, a signal ends this task also when a ps stands still."""
         return self._signals.noticed()
 
+    def _beat(self) -> None:
+        """Once a second: the hub alone, as long as nothing is amiss."""
+        secs = self._calls.longest()
+        try:
+            if self._missing or secs > CALL_SECS:
+                self.missing_ps()
+            else:
+                self._look()
+        except (Unreachable, UserError) as error:
+            self._miss(str(error))
+        if self._waiting or not secs:
+            return  # The main thread looks after itself.
+        what = verdict.decide(self._seen(IN_CALL, secs))
+        if what.do in (verdict.END, verdict.REFUSED):
+            self.log(what.line)
+            leave_process(what.code)
+        now = time.monotonic()
+        if what.do == verdict.WAIT and now - max(self._missing_since, self._told) >= self.status_secs:
+            self._told = now
+            self.log(f'{self.cluster.name} is waiting for {what.line}, {now - self._missing_since:.0f} s')
+
+    def share_trace(self, packed: bytes) -> None:
+        """Leaves this worker's trace of a step where the chief finds it; a ps that is gone gets none."""
+        with contextlib.suppress(Unreachable):
+            self._hub.write_trace(self.cluster.index, packed)
+
+    def shared_traces(self) -> list[bytes]:
+        """For the chief: what other workers have shared so far; [] when ps 0 does not answer."""
+        with contextlib.suppress(Unreachable):
+            return self._hub.read_traces()
+        return []
+
+    def end_job(self) -> None:
+        """For the chief: tells the other workers to end after the step in progress, while it goes on to save."""
+        with contextlib.suppress(Unreachable, NotYours):
+            self._hub.report(self.cluster.index, ENDING, self._claim_text)
+
     def leave(self, report: int) -> None:
-        """Stops beating and tells every ps how this worker ended; a ps that is gone is not told."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join(15)
+        """Stops beating and tells every board how this worker ended; a task that is gone is not told."""
+        self._heartbeat.stop()
         if self.joined:
-            self._report(report)
+            with contextlib.suppress(Unreachable, NotYours):
+                self._report(report)
         for board in self._boards:
             board.close()
 
     def _report(self, report: int) -> None:
-        with self._lock:
-            for board in self._boards:
-                with contextlib.suppress(Unreachable):
-                    board.report(self.cluster.index, report)
-
-
-class Signals:
-    """Notices SIGINT, SIGTERM and SIGHUP while the main thread is in a call that does not return to Python."""
-
-    def __init__(self):
-        self._pipe, self._since = -1, None
-
-    @contextlib.contextmanager
-    def noticed(self) -> Iterator[None]:
-        """Within, in the main thread, `age` knows of signals that have a handler."""
-        self._pipe, write_end = os.pipe2(os.O_NONBLOCK)
-        before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(before)
-            pipe, self._pipe = self._pipe, -1
-            os.close(write_end)
-            os.close(pipe)
-
-    def age(self) -> float:
-        """Seconds since the first of them was seen here; 0 if none came."""
-        with contextlib.suppress(OSError):  # Nothing there, or no longer (or not) listening.
-            if {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} & set(os.read(self._pipe, 64)):
-                self._since = self._since or time.monotonic()
-        return time.monotonic() - self._since if self._since else 0.0
+        self._hub.report(self.cluster.index, report, self._claim_text)
+        for board in self._boards[1:]:
+            with contextlib.suppress(Unreachable):
+                board.report_end(self.cluster.index, report)
 
 
 @contextlib.contextmanager
 def taking_part(peers: Peers) -> Iterator[Peers]:
-    """Within, this worker is one of the job; on leaving, every ps is told how it ended.
+    """Within, this worker is one of the job; on leaving, every board is told how it ended.
 
     Done after a clean end; failed after an error that a restart would meet again; nothing after a
     signal or the loss of the cluster, since this worker is expected back.

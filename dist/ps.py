@@ -1,56 +1,51 @@
 """A parameter server's task: hold the board of the cluster, and serve until the job is over."""
 
+import contextlib
 import time
 from collections.abc import Callable
 
 import tensorflow as tf
 
-from dist.board import BEAT_SECS, DONE, ENDING, FAILED, RUNNING, Board, Silence, still_busy
+from dist import verdict
+from dist.board import Board, Unreachable, check_card, connect_boards
 from dist.hosts import Cluster
-from inception_mg.errors import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM
+from dist.verdict import ServingSeen, Silence, is_over
 
-FAREWELL_SECS = 20.0  # So long after a signal a task serves on while its one client is at work.
-GRACE_SECS = 6.0     # So long after the job's end a ps waits for workers that are just (re)starting.
+EVERY_SECS = 0.3  # A look at its own board costs nothing.
 
 
 def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600.0,
           stop: Callable[[], bool] = lambda: False, log: Callable[[str], None] = print,
           one_client: bool = False) -> int:
-    """Serves until the job is over and returns this ps task's exit code.
+    """Serves until the job is over and returns this serving task's exit code: see verdict.decide_serving.
 
-    one_client: the chief alone builds a graph and beats; this task may then be a worker too.
-
-    The job is over when the chief reports that it is done, or any worker that it failed; then this
-    waits for the other workers' reports, but not for those that fall silent (a restarting one gets
-    GRACE_SECS), and returns 0 or EXIT_FAILED. EXIT_RETRY when no worker has been heard of for `idle_secs`;
-    EXIT_SIGTERM when stop() says so; with one_client not before the chief has left too, or FAREWELL_SECS have
-    passed: whoever ends a whole cluster signals all tasks at once, and the chief needs them to save.
+    one_client: the chief alone builds a graph and beats; this task may then be a worker too. idle_secs: how long it
+    serves without hearing of any worker. Raises UserError if the hub, the first of the serving tasks, has other lists.
     """
-    clients = 1 if one_client else len(cluster.workers)
-    board = Board(cluster.name, cluster.address, clients, server.target, timeout=0.0)
-    board.setup(cluster.lists)
-    silence = Silence(clients)
+    boards = connect_boards(cluster, one_client)
+    mine = [board.address for board in boards].index(cluster.address)
+    clients = boards[0].clients
+    own = Board(cluster.name, cluster.address, clients, len(boards), server.target, timeout=0.0)
+    life = own.setup(cluster.lists)
+    hub = own if mine == 0 else boards[0]
     log(f'{cluster.name} is ready for ' + ('the chief' if one_client else f'{clients} workers'))
-    over_since = asked_since = None
+    silence, beats, asked, over, next_call = Silence(clients), [0] * clients, 0.0, 0.0, 0.0
     while True:
-        view = board.view()
-        silent = silence.update(view.beats)
-        if stop():
-            asked_since = asked_since or time.monotonic()
-            at_work = (one_client and view.reports[0] in (RUNNING, ENDING) and silence.heard[0]
-                       and silent[0] < 3 * BEAT_SECS)
-            if not at_work or time.monotonic() - asked_since > FAREWELL_SECS:
-                return EXIT_SIGTERM
-        failed = FAILED in view.reports
-        if failed or view.reports[0] == DONE:
-            over_since = over_since or time.monotonic()
-            late = RUNNING in view.reports and time.monotonic() - over_since < GRACE_SECS
-            if not late and not still_busy(view.reports, silent, view.beats):
-                why = f'worker {view.reports.index(FAILED)} failed' if failed else 'the job is done'
-                log(f'{cluster.name} ends: {why}')
-                return EXIT_FAILED if failed else 0
-        elif min(silent) > idle_secs:
-            nobody = 'the chief has not' if one_client else 'no worker has'
-            log(f'{cluster.name} ends: {nobody} been heard of for {idle_secs:g} s')
-            return EXIT_RETRY
-        time.sleep(0.3)
+        now = time.monotonic()
+        if now >= next_call:
+            next_call = now + (EVERY_SECS if hub is own else verdict.BEAT_SECS)
+            with contextlib.suppress(Unreachable):  # Then nobody is heard of.
+                if hub is not own:
+                    check_card(cluster, hub, hub.card())
+                beats = hub.enlist(mine, life).beats
+        reports, silent = own.reports(), silence.update(beats)
+        asked = asked or now if stop() else 0.0
+        over = over or now if is_over(reports) else 0.0
+        seen = ServingSeen(cluster.name, reports, beats, silent, silence.heard, now - asked if asked else 0.0,
+                           now - over if over else 0.0, one_client, idle_secs)
+        what = verdict.decide_serving(seen)
+        if what.do == verdict.END:
+            if what.line:
+                log(what.line)
+            return what.code
+        time.sleep(EVERY_SECS)

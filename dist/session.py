@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from dist import board
+from dist.board import Unreachable
 from dist.peers import LOST_ERRORS, ClusterLost, Peers, Stopped
 from inception_mg.bounded import bounded
 from inception_mg.errors import UserError
@@ -30,10 +30,12 @@ class ClusterSession(v1.Session):
 
     def run(self, fetches, feed_dict=None, options=None, run_metadata=None):
         try:
-            return super().run(fetches, feed_dict, options, run_metadata)
+            with self._peers.in_call():
+                return super().run(fetches, feed_dict, options, run_metadata)
         except (tf.errors.CancelledError, tf.errors.FailedPreconditionError, tf.errors.InternalError,
                 tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnknownError) as error:
-            if not self._peers.missing_ps() and self._peers.current_lives() == self._peers.lives:
+            if not self._peers.missing_ps():
+                self._peers.check()  # The ps may have been restarted, or this worker been replaced.
                 raise
             raise tf.errors.AbortedError(None, None, 'a ps was lost') from error
 
@@ -49,7 +51,7 @@ class ClusterSessionCreator(v1.train.SessionCreator):
         self._peers, self._target, self._config, self._graph = peers, target, config, graph
         self._warm_up = tf.no_op('warm_up')
         self._local_init_op = local_init_op if local_init_op is not None else v1.local_variables_initializer()
-        self._made = 0
+        self._made, self._restarted = False, ''
 
     def create_session(self) -> v1.Session:
         """Returns a session in which training can go on; bounded by start_secs the first time and by
@@ -58,23 +60,25 @@ class ClusterSessionCreator(v1.train.SessionCreator):
         limit = peers.lost_secs if self._made else peers.start_secs
         begun = time.monotonic()
         while True:
-            peers.wait(peers.missing_ps, limit, begun)
+            peers.wait(limit, begun)
+            self._restarted, peers.lives = peers.restarted(), peers.current_lives()
             session = ClusterSession(self._target, self._config, peers)
             try:
                 # The first run opens the session on every ps, and would wait for ever if one goes now.
                 if bounded(lambda session=session: session.run(self._warm_up), 20.0):
-                    self._prepare(session, limit, begun)
+                    self._prepare(session)
                     session.run(self._local_init_op)
-                    self._made += 1
+                    self._made = True
+                    peers.begun()
                     return session
-            except (*LOST_ERRORS, board.Unreachable) as error:
+            except (*LOST_ERRORS, Unreachable) as error:
                 if time.monotonic() - begun > limit:
                     raise ClusterLost(f'{peers.cluster.name} gave up after {limit:g} s: {error}') from error
             session.close()
             time.sleep(0.2)
 
-    def _prepare(self, session: v1.Session, limit: float, begun: float) -> None:
-        raise NotImplementedError
+    def _prepare(self, session: v1.Session) -> None:
+        """Brings the variables in order, or finds out whether they are."""
 
 
 class ChiefSessionCreator(ClusterSessionCreator):
@@ -89,47 +93,31 @@ class ChiefSessionCreator(ClusterSessionCreator):
         super().__init__(peers, target, config, graph, local_init_op)
         self._initialise = initialise
 
-    def _prepare(self, session, limit, begun):
+    def _prepare(self, session):
         peers = self._peers
-        if peers.missing_ps():
-            raise tf.errors.UnavailableError(None, None, 'a ps was lost again')
-        peers.lives = peers.current_lives()
+        peers.join()
         if peers.ready():
             peers.check_graph(self._graph)
             if not self._made:
                 peers.log('the variables on the ps are alive: going on from them')
             return
-        peers.set_ready(False)
-        peers.write_job()
-        peers.write_graph(self._graph)
+        peers.write('ready', [])
+        peers.write('job', peers.job._asdict())
+        peers.write('graph', self._graph)
         peers.log(self._initialise(session))
-        peers.set_ready(True)
+        peers.write('ready', peers.lives)  # Not those of the last look: a ps that was restarted meanwhile has nothing.
 
 
 class WorkerSessionCreator(ClusterSessionCreator):
-    """Waits until the chief has the variables in order; joins within a second of that.
+    """Joins within a second of the chief's having the variables in order.
 
-    A worker that begins also waits for a sign of life of the chief: variables that are in order may be
+    A worker that begins has also waited for a sign of life of the chief: variables that are in order may be
     those that another job has left.
     """
 
-    def _prepare(self, session, limit, begun):
-        peers = self._peers
-
-        def missing() -> str:
-            gone = peers.missing_ps()
-            if gone:
-                return gone
-            peers.check_job()
-            chief = f'the chief at {peers.cluster.workers[0] or "?"}'
-            if not peers.ready():
-                return f'{chief} to initialise or restore the variables'
-            return '' if self._made or peers.chief_heard() else f'a sign of life of {chief}'
-
-        peers.wait(missing, limit, begun)
-        peers.check_graph(self._graph)
-        peers.lives = peers.current_lives()
-        peers.join()
+    def _prepare(self, session):
+        self._peers.check_graph(self._graph)
+        self._peers.join()
 
 
 def build_initialise(saver: v1.train.Saver, newest: Callable[[], str], init_op: tf.Operation,
@@ -192,14 +180,12 @@ class PeersHook(v1.train.SessionRunHook):
             peers.end_job()
 
         def unfinished() -> str:
-            missing = peers.missing_ps()
-            if not missing:
-                peers.check()
-            return missing or ', '.join(f'the last step of worker {worker}' for worker in peers.busy_others())
+            peers.check()
+            return ', '.join(f'the last step of worker {worker}' for worker in peers.busy_others())
 
         # Without them the checkpoint is still worth having.
         try:
-            peers.wait(unfinished, self._finish_secs)
+            peers.wait(self._finish_secs, also=unfinished)
         except (ClusterLost, Stopped):
             pass
         except UserError as error:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from dist import board
+from dist import verdict
 from dist.sync import SyncReplicas
 from inception_mg.training.train_step import TrainStep
 
@@ -92,7 +92,7 @@ class FollowerHook(v1.train.SessionRunHook):
         return v1.train.SessionRunArgs(self._loss)
 
     def after_run(self, run_context, run_values):
-        before, self._alone = self._alone, self._silence() > board.SILENT_SECS
+        before, self._alone = self._alone, self._silence() > verdict.SILENT_SECS
         if self._alone != before:
             what = 'silent: nobody saves until it is back' if self._alone else 'back'
             self._say(f'{self._name}: the chief is {what}')

@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
-from dist import board, ps
+from dist import ps
+from dist.board import Unreachable
+from dist.fence import Fence
 from dist.hosts import Cluster
-from dist.peers import ClusterLost, Job, Peers, describe_graph, exit_code, taking_part
+from dist.job import Job, describe_graph
+from dist.peers import ClusterLost, Peers, exit_code, taking_part
 from dist.server import session_config, start_server
 from dist.session import ChiefSessionCreator, EndWithChiefHook, PeersHook, WorkerSessionCreator, build_initialise
 from dist.status import FOLLOWER_EVERY, CountsHook, FollowerHook, JoinHook, PaceHook
@@ -82,7 +85,7 @@ def explaining_loss(cluster: Cluster) -> Iterator[None]:
     """Turns errors of a lost cluster into ClusterLost, one line that asks for a restart."""
     try:
         yield
-    except (tf.errors.OpError, board.Unreachable) as error:
+    except (tf.errors.OpError, Unreachable) as error:
         if exit_code(error) != EXIT_RETRY:
             raise
         raise ClusterLost(f'{cluster.name} lost the rest of the cluster: {reason_of(error)}') from error
@@ -173,7 +176,7 @@ class _Worker:
 
     def work(self, target: str, stopper: Stopper) -> None:
         """Builds this worker's graph and runs the loop, with sessions of the server at `target`."""
-        alive = self.peers.enter()
+        alive = self.peers.enter(target)
         step, sync = self.build()
         start = train.Start.find(self.run) if self.cluster.is_chief else None
         for line in self.start_lines(step, start, alive):
@@ -203,9 +206,10 @@ class _Worker:
                 give_up_secs=patience))
             return wrapped[0]
 
+        fence = Fence(len(self.cluster.workers), self.cluster.index, self.peers.claim.life)
         step = build_train_step(
             self.machine.placement, self.task, reader=self.cluster.index, readers=len(self.cluster.workers),
-            aggregated=self.aggregated, **({'wrap_optimizer': synchronous} if self.config.sync else {}))
+            aggregated=self.aggregated, wrap_optimizer=synchronous if self.config.sync else fence.wrap)
         return step, wrapped[0] if wrapped else None
 
     def trace_hook(self, step: TrainStep) -> TraceHook:

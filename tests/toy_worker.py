@@ -9,6 +9,8 @@ from toy_task import RATE, SIZE, batch
 
 from dist import peers as peers_lib
 from dist import session as sessions
+from dist.fence import Fence
+from dist.job import Job, describe_graph
 from inception_mg.errors import EXIT_SIGTERM
 
 v1 = tf.compat.v1
@@ -89,22 +91,22 @@ def build(flags, cluster, sync_for) -> dict:
         optimizer = sync_for(plain)
         with tf.control_dependencies([model['loss']]):
             model['train_op'] = optimizer.apply_gradients(gradients, model['global_step'])
-        if optimizer is not plain:
+        if flags.sync:
             model |= {'sync': optimizer, 'contributed': optimizer.contributed, 'dropped': optimizer.dropped}
     return model
 
 
 def train(flags, cluster, server, config, stop, log) -> int:
     """Trains as one worker; returns the exit code."""
-    job = peers_lib.Job({'--setting': flags.setting}, flags.train_dir if cluster.is_chief else '')
+    job = Job({'--setting': flags.setting}, flags.train_dir if cluster.is_chief else '')
     peers = peers_lib.Peers(cluster, job, flags.start_secs, flags.lost_secs, stop, log, flags.status_secs)
     with tf.Graph().as_default(), peers_lib.taking_part(peers):
-        peers.enter()
+        peers.enter(server.target)
         model = build(flags, cluster, sync_for(flags, cluster, peers, log))
         sync = model.get('sync')
         with tf.device(f'/job:worker/task:{cluster.index}/device:CPU:0'):
             saver = v1.train.Saver(v1.global_variables())
-        graph = peers_lib.describe_graph(v1.global_variables())
+        graph = describe_graph(v1.global_variables())
         loop_hooks = [sessions.PeersHook(peers, model['global_step'], flags.max_steps),
                       *([sync.hook] if sync else []), StepHook(model, flags, cluster.index, stop, log)]
         if cluster.is_chief:
@@ -128,7 +130,7 @@ def train(flags, cluster, server, config, stop, log) -> int:
 def sync_for(flags, cluster, peers, log):
     """What wraps the optimizer."""
     if not flags.sync:
-        return lambda optimizer: optimizer
+        return Fence(len(cluster.workers), cluster.index, peers.claim.life).wrap
     from dist.sync import SyncReplicas
     return lambda optimizer: SyncReplicas(
         optimizer, flags.aggregate or len(cluster.workers), len(cluster.workers), cluster.index,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cluster_harness import ToyCluster, record
 
-from dist.peers import Job, graph_difference, job_difference
+from dist.job import Job, graph_difference, job_difference
 
 pytestmark = pytest.mark.cluster
 SYNC = pytest.mark.parametrize('sync', [False, True], ids=['async', 'sync'])

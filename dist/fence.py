@@ -1,0 +1,94 @@
+"""Which process has the index of a worker, and how the ps leave out the updates of any other.
+
+A chief that is cut off from the ps, and whose manager has started another one elsewhere, does not know of it; when the
+cable heals both would update the same variables. So whoever takes an index writes its own number, its life, into the
+fence of every ps, and each update is built with a gate on each ps: an operation that fails where the fence says another
+life. The older process learns so that it has been replaced.
+"""
+
+import os
+import pathlib
+import secrets
+import socket
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from dist.board import FENCE, Cell
+
+v1 = tf.compat.v1
+
+
+class Claim(NamedTuple):
+    """One process. life: a number that no other has. born: when it started, in the ticks of its machine's clock."""
+
+    life: int
+    host: str
+    boot: str
+    pid: int
+    born: str
+
+    def __str__(self) -> str:
+        return f'process {self.pid} on {self.host}'
+
+
+def own_claim() -> Claim:
+    """That of this process."""
+    return Claim(secrets.randbelow(2 ** 62) + 1, socket.gethostname(), _boot(), os.getpid(), _born(os.getpid()))
+
+
+def is_gone(claim: Claim) -> bool:
+    """Whether a process is known to have ended: it was on this machine, and is not there any more."""
+    if (claim.host, claim.boot) != (socket.gethostname(), _boot()):
+        return False
+    return _born(claim.pid) != claim.born
+
+
+def _boot() -> str:
+    path = pathlib.Path('/proc/sys/kernel/random/boot_id')
+    return path.read_text().strip() if path.exists() else ''
+
+
+def _born(pid: int) -> str:
+    """When a process started; '' if there is none, or if it has ended and only waits to be reaped."""
+    try:
+        fields = pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
+    except OSError:
+        return ''
+    return '' if fields[0] == 'Z' else fields[19]
+
+
+class Fence:
+    """The gates of one worker's graph. workers: how many there are. worker, life: whose updates pass."""
+
+    def __init__(self, workers: int, worker: int, life: int):
+        self._workers, self._worker, self._life = workers, worker, life
+
+    def build_gate(self, device: str) -> tf.Operation:
+        """On the device of a ps: fails with InvalidArgumentError unless its fence says this life."""
+        with tf.device(None), v1.device(device), tf.name_scope('gate'):
+            held = Cell(FENCE, tf.int64, [self._workers], device).read_at(self._worker)
+            return tf.debugging.Assert(tf.equal(held, self._life), ['another process has this index'])
+
+    def wrap(self, optimizer) -> 'Fenced':
+        """The optimizer with a gate before the updates on each device."""
+        return Fenced(optimizer, self)
+
+
+class Fenced:
+    """An optimizer whose updates all pass a gate, where they are made."""
+
+    def __init__(self, optimizer, fence: Fence):
+        self._optimizer, self._fence = optimizer, fence
+
+    def apply_gradients(self, grads_and_vars: Sequence[tuple[tf.Tensor, tf.Variable]], global_step: tf.Variable,
+                        name: str | None = None) -> tf.Operation:
+        """As the wrapped optimizer's; no byte more goes over the wire."""
+        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        gates = {device: self._fence.build_gate(device) for device in sorted({v.device for _, v in pairs})}
+        passed = []
+        for gradient, variable in pairs:
+            with tf.control_dependencies([gates[variable.device]]), tf.device(None), v1.device(variable.device):
+                passed.append((tf.identity(gradient), variable))
+        return self._optimizer.apply_gradients(passed, global_step)
