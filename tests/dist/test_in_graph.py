@@ -192,14 +192,16 @@ def test_a_signal_to_all_tasks_leaves_the_client_time_to_save(target):
     """Who serves ends after its client has left; at once if no client is at work."""
     address = target.removeprefix('grpc://')
     cluster = Cluster((), ('127.0.0.1:1', address), 'worker', 1, needs_ps=False)
-    serving = Board('worker 1', address, 1, target)
+    serving, claim = Board('worker 1', address, 1, 1, target), '[1]'
     ended, asked = [], threading.Event()
     thread = threading.Thread(target=lambda: ended.append(serve(
         cluster, types.SimpleNamespace(target=target), 60.0, asked.is_set, lambda line: None, one_client=True)))
     thread.start()
+    time.sleep(1)
+    serving.take(0, claim)
     for beat in range(8):
         time.sleep(0.5)
-        serving.beat(0)
+        serving.beat(0, claim)
         if beat == 4:
             asked.set()
         assert not ended

@@ -10,7 +10,8 @@ from forms import FAST
 
 from dist import worker as workers
 from dist.hosts import Cluster
-from dist.peers import ClusterLost, Peers, describe_graph
+from dist.job import describe_graph
+from dist.peers import ClusterLost, Peers
 from inception_mg.training.image_task import image_task
 from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError
