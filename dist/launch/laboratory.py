@@ -335,9 +335,12 @@ class Laboratory:
         raise UserError(f'the cable of {name} is not there')
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
-        """The command line that runs `command` on the machine; SIGKILL ends it with the thread that starts it."""
-        setpriv = [shutil.which('setpriv'), '--pdeathsig=KILL', '--']
-        return [*self._enter(self.machine(name).pid), *setpriv, *command]
+        """The command line by which this process runs `command` on the machine; SIGKILL ends it with the thread that
+        starts it."""
+        # That signal is sent to those that have asked for it: who comes too late sees another parent.
+        child = [shutil.which('setpriv'), '--pdeathsig=KILL', '--', '/bin/sh', '-c',
+                 f'[ $PPID = {os.getpid()} ] && exec "$@"', 'sh']
+        return [*self._enter(self.machine(name).pid), *child, *command]
 
     def start(self, name: str, command: Sequence[str], log: str | pathlib.Path, environ: Mapping[str, str]
               ) -> subprocess.Popen:
