@@ -9,6 +9,7 @@ import tensorflow as tf
 from dist import verdict
 from dist.board import Board, Unreachable, check_card, connect_boards
 from dist.hosts import Cluster
+from dist.reach import unreached
 from dist.verdict import ServingSeen, Silence, is_over
 
 EVERY_SECS = 0.3  # A look at its own board costs nothing.
@@ -29,6 +30,7 @@ def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600
     life = own.setup(cluster.lists)
     hub = own if mine == 0 else boards[0]
     log(f'{cluster.name} is ready for ' + ('the chief' if one_client else f'{clients} workers'))
+    checked = False
     silence, beats, asked, over, next_call = Silence(clients), [0] * clients, 0.0, 0.0, 0.0
     while True:
         now = time.monotonic()
@@ -37,6 +39,9 @@ def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600
             with contextlib.suppress(Unreachable):  # Then nobody is heard of.
                 if hub is not own:
                     check_card(cluster, hub, hub.card())
+                    if not checked and (whom := unreached(cluster, server.target, hub, life)):
+                        log(f'{cluster.name} waits for {whom}')
+                    checked = True
                 beats = hub.enlist(mine, life).beats
         reports, silent = own.reports(), silence.update(beats)
         asked = asked or now if stop() else 0.0

@@ -19,16 +19,16 @@ class WrongMachine(UserError):
     """The entry of this task in the host lists leads to another process."""
 
 
-def unreached(cluster: Cluster, target: str, hub: Board, life: int) -> str:
+def unreached(cluster: Cluster, target: str, hub: Board, life: int | str) -> str:
     """Has the hub call this task at its entry in the host lists; returns '' if it does, else what to wait for.
 
-    target: of this task's own server. life: a number that no other process has. Raises WrongMachine if somebody else
+    target: of this task's own server. life: what no other process has. Raises WrongMachine if somebody else
     answers there, Unreachable if the hub does not answer.
     """
     task, found = f'{cluster.task}/device:CPU:0', []
     with tf.Graph().as_default() as graph:
-        cell = Cell('board/life', tf.int64, device=task)
-        write, read = cell.write(life), cell.read()
+        cell = Cell('board/life', tf.string, device=task)
+        write, read = cell.write(str(life)), cell.read()
     with v1.Session(target, graph=graph, config=session_config(CALL_SECS)) as session:
         session.run(write)
 
@@ -36,15 +36,15 @@ def unreached(cluster: Cluster, target: str, hub: Board, life: int) -> str:
         job, _, index = hub.name.partition(' ')
         config = session_config(CALL_SECS, f'/job:{job}/task:{index}', cluster.task)
         with v1.Session(f'grpc://{hub.address}', graph=graph, config=config) as session:
-            found.append(int(session.run(read)))
+            found.append(session.run(read).decode())
 
     try:
         bounded(call, 2 * CALL_SECS)
     except (tf.errors.FailedPreconditionError, tf.errors.NotFoundError):  # A server that does not have the cell.
-        found.append(0)
+        found.append('')
     except tf.errors.OpError:
         hub.card()  # Unreachable: then it says nothing about this task.
-    if found == [life]:
+    if found == [str(life)]:
         return ''
     entry = f'{cluster.address}, its entry in --{cluster.job}_hosts'
     if found:
