@@ -1,13 +1,13 @@
 """Which process has the index of a worker, and how the ps leave out the updates of any other.
 
 A chief that is cut off from the ps, and whose manager has started another one elsewhere, does not know of it; when the
-cable heals both would update the same variables. So whoever takes an index writes its own number, its life, into the
-fence of every ps, and each update is built with a gate on each ps: an operation that fails where the fence says another
-life. The older process learns so that it has been replaced.
+cable heals both would update the same variables. An index belongs to the process that the hub reaches at its entry in
+the host lists (reach.py): there can be one. It writes a number of its own, its life, into the fence of every ps, and
+each update is built with a gate on each ps: an operation that fails where the fence says another life. The older
+process learns so that it has been replaced.
 """
 
 import os
-import pathlib
 import secrets
 import socket
 from collections.abc import Sequence
@@ -21,13 +21,11 @@ v1 = tf.compat.v1
 
 
 class Claim(NamedTuple):
-    """One process. life: a number that no other has. born: when it started, in the ticks of its machine's clock."""
+    """One process. life: a number that no other has."""
 
     life: int
     host: str
-    boot: str
     pid: int
-    born: str
 
     def __str__(self) -> str:
         return f'process {self.pid} on {self.host}'
@@ -35,28 +33,7 @@ class Claim(NamedTuple):
 
 def own_claim() -> Claim:
     """That of this process."""
-    return Claim(secrets.randbelow(2 ** 62) + 1, socket.gethostname(), _boot(), os.getpid(), _born(os.getpid()))
-
-
-def is_gone(claim: Claim) -> bool:
-    """Whether a process is known to have ended: it was on this machine, and is not there any more."""
-    if (claim.host, claim.boot) != (socket.gethostname(), _boot()):
-        return False
-    return _born(claim.pid) != claim.born
-
-
-def _boot() -> str:
-    path = pathlib.Path('/proc/sys/kernel/random/boot_id')
-    return path.read_text().strip() if path.exists() else ''
-
-
-def _born(pid: int) -> str:
-    """When a process started; '' if there is none, or if it has ended and only waits to be reaped."""
-    try:
-        fields = pathlib.Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
-    except OSError:
-        return ''
-    return '' if fields[0] == 'Z' else fields[19]
+    return Claim(secrets.randbelow(2 ** 62) + 1, socket.gethostname(), os.getpid())
 
 
 class Fence:

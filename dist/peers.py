@@ -13,12 +13,13 @@ import tensorflow as tf
 
 from dist import verdict
 from dist.board import Board, BoardView, NotYours, Unreachable, check_card, connect_boards
-from dist.fence import Claim, is_gone, own_claim
+from dist.fence import Claim, own_claim
 from dist.heartbeat import Calls, Heartbeat, Signals
 from dist.hosts import Cluster
 from dist.job import Job, graph_difference, job_difference
-from dist.reach import unreached
+from dist.reach import WrongMachine, unreached
 from dist.server import leave_process
+from dist.stale import end_stale
 from dist.verdict import BETWEEN, DONE, ENDING, ENTERING, FAILED, IN_CALL, RUNNING, WAITING, Seen, Silence, Verdict
 from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, UserError
 
@@ -75,7 +76,7 @@ class Peers:
         self._silence = Silence(self._hub.clients)
         self._view, self._silent = BoardView({}, [], [], [], [], []), [0.0] * self._hub.clients
         self._missing, self._missing_since, self._told = '', 0.0, time.monotonic()
-        self._waiting, self._made = False, False
+        self._waiting, self._made, self._target = False, False, ''
         self._calls, self._signals, self._heartbeat = Calls(), Signals(), Heartbeat(self._beat)
 
     # What is seen.
@@ -213,7 +214,8 @@ class Peers:
         if not self.ready() and self._difference():
             time.sleep(2.5 * verdict.BEAT_SECS)  # Long enough to hear whether the tasks of that job are alive.
             self.wait(self.start_secs, where=ENTERING)
-        self.wait(min(self.start_secs, REACH_SECS), where=ENTERING, also=lambda: self._unreached(target))
+        self._target = target
+        self._check_reached()
         if self.cluster.is_chief:
             self.join()
             self.lives = self.current_lives()
@@ -221,31 +223,32 @@ class Peers:
                 self.write('job', self.job._asdict())
         return self.ready()
 
-    def _unreached(self, target: str) -> str:
+    def _check_reached(self) -> None:
+        self.wait(min(self.start_secs, REACH_SECS), where=ENTERING, also=self._unreached)
+
+    def _unreached(self) -> str:
         try:
-            return unreached(self.cluster, target, self._hub, self.claim.life)
+            return unreached(self.cluster, self._target, self._hub, self.claim.life)
         except Unreachable as error:
             return str(error)
+        except WrongMachine as error:
+            raise Refused(str(error), EXIT_RETRY) if self.joined else error from error
 
     def join(self) -> None:
-        """Takes the index of this worker on every board, and begins to beat. Refused if another process has it and is
-        at work. Again after the hub was restarted, which has forgotten it."""
+        """Takes the index of this worker on every board, and begins to beat.
+
+        It belongs to whom the hub reaches at its entry in the lists; a process that had it learns so by its next beat.
+        Again with every session: the hub may have been restarted, and the name have moved to another process.
+        """
+        self._check_reached()
         self.wait(self.start_secs, where=ENTERING, also=self._take_index)
         self._heartbeat.start()
 
     def _take_index(self) -> str:
-        me, held = self.cluster.index, self._view.claims[self.cluster.index]
-        if held != list(self.claim):
-            other = Claim(*held) if held else None
-            what = verdict.decide_claim(self.cluster.name, f'{other or ""}', other is not None and is_gone(other),
-                                        self._silence.heard[me], self._silent[me])
-            self._obey(what)
-            if what.do == verdict.WAIT:
-                return what.line
         try:
-            self._hub.take(me, self._claim_text)
+            self._hub.take(self.cluster.index, self._claim_text)
             for board in self._boards:
-                board.put_fence(me, self.claim.life)
+                board.put_fence(self.cluster.index, self.claim.life)
             self.joined = True
             self._report(RUNNING)
             self._look()
@@ -285,6 +288,7 @@ class Peers:
         secs = self._calls.longest()
         try:
             if self._missing or secs > CALL_SECS:
+                end_stale(self.cluster)
                 self.missing_ps()
             else:
                 self._look()

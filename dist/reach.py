@@ -7,7 +7,8 @@ another machine than its entry says can call everybody and be called by nobody; 
 import tensorflow as tf
 
 from dist.board import Board, Cell, session_config
-from dist.hosts import Cluster
+from dist.hosts import Cluster, split_address
+from dist.stale import is_here
 from inception_mg.bounded import bounded
 from inception_mg.errors import UserError
 
@@ -23,7 +24,7 @@ def unreached(cluster: Cluster, target: str, hub: Board, life: int | str) -> str
     """Has the hub call this task at its entry in the host lists; returns '' if it does, else what to wait for.
 
     target: of this task's own server. life: what no other process has. Raises WrongMachine if somebody else
-    answers there, Unreachable if the hub does not answer.
+    answers there, on another machine, Unreachable if the hub does not answer.
     """
     task, found = f'{cluster.task}/device:CPU:0', []
     with tf.Graph().as_default() as graph:
@@ -47,7 +48,9 @@ def unreached(cluster: Cluster, target: str, hub: Board, life: int | str) -> str
     if found == [str(life)]:
         return ''
     entry = f'{cluster.address}, its entry in --{cluster.job}_hosts'
-    if found:
+    if found and not is_here(split_address(cluster.address, cluster.name)[0]):
         raise WrongMachine(f'{cluster.name} is not at {entry}: another process answers there; start it on that '
                            'machine, or give every task a list with the address of this one')
+    if found:
+        return f'{hub.name} to reach it at {entry} (it still reaches another process there)'
     return f'{hub.name} to reach it at {entry} (is it started on another machine?)'

@@ -15,7 +15,7 @@ RUNNING, DONE, FAILED, ENDING = 0, 1, 2, 3  # What a worker reports; ENDING only
 ENTERING, WAITING, BETWEEN, IN_CALL = 'entering', 'waiting', 'between two steps', 'in a call'
 GO, WAIT, AGAIN, REFUSED, END = 'go on', 'wait', 'begin again', 'is refused', 'end'
 BEAT_SECS = 1.0      # A worker beats, and a serving task says that it lives, this often.
-SILENT_SECS = 8.0    # A worker that has not beaten for so long is taken for dead.
+SILENT_SECS = 8.0    # A worker that has not beaten for so long is taken for dead when the job ends.
 STUCK_SECS = 10.0    # So much longer than it should take until a task that sits in a call is ended.
 GRACE_SECS = 6.0     # So long after the job's end a ps waits for workers that are just (re)starting.
 FAREWELL_SECS = 20.0  # So long after a signal a task serves on while its one client is at work.
@@ -119,20 +119,6 @@ def wait_for(seen: Seen, whom: str) -> Verdict:
     if seen.secs > seen.limit:
         return Verdict(END, f'{seen.name} gave up after {seen.secs:.0f} s of waiting for {whom}', EXIT_RETRY)
     return Verdict(WAIT, whom)
-
-
-def decide_claim(name: str, holder: str, is_gone: bool, heard: bool, silent: float) -> Verdict:
-    """Whether a process may have the index of a worker: GO takes it, WAIT looks on, END leaves it to its holder.
-
-    holder: in words, the process that has it, '' if none. is_gone: it is known to have ended. heard: it has beaten
-    since this one looks. silent: seconds that it has not.
-    """
-    if not holder or is_gone or silent > SILENT_SECS:
-        return Verdict(GO)
-    if heard:
-        return Verdict(REFUSED, f'{holder} is {name} already, and at work: end it first, or give this one another '
-                       '--task_id', EXIT_RETRY)
-    return Verdict(WAIT, f'a sign of life of {holder}, which has been {name}')
 
 
 class ServingSeen(NamedTuple):

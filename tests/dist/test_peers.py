@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from dist import ps
 from dist.board import BoardView, Unreachable, connect_boards
-from dist.fence import Claim, Fence, is_gone, own_claim
+from dist.fence import Fence
 from dist.hosts import Cluster
 from dist.job import Job
 from dist.launch.local import free_ports
@@ -42,12 +42,11 @@ class World:
                              daemon=True).start()
         self.targets = [serve(Cluster(*self.lists, 'worker', index)).target for index in (0, 1)]
 
-    def peers(self, index: int, other_machine: bool = False, **options) -> Peers:
+    def peers(self, index: int, host: str = 'here', **options) -> Peers:
         """A process that is started as worker `index`."""
         peers = Peers(Cluster(*self.lists, 'worker', index), Job({}), 20.0, 20.0, log=self.lines.append, **options)
-        if other_machine:  # Whether it still runs cannot be known here.
-            peers.claim = peers.claim._replace(host='elsewhere')
-            peers._claim_text = json.dumps(peers.claim)
+        peers.claim = peers.claim._replace(host=host)
+        peers._claim_text = json.dumps(peers.claim)
         return peers
 
 
@@ -76,38 +75,18 @@ def gate_passes(world: World, peers: Peers) -> bool:
     return passed[0]
 
 
-def test_a_second_process_is_refused_and_the_first_goes_on(world):
-    first, second = world.peers(1, other_machine=True), world.peers(1)
-    first.enter(world.targets[1])
-    first.join()
-    try:
-        with pytest.raises(Refused, match=rf'process {first.claim.pid} on elsewhere is worker 1 already, and at work'
-                           ) as refusal:
-            second.enter(world.targets[1])
-            second.join()
-        assert refusal.value.exit_code == 75
-        second.leave(2)  # A refused process says nothing of its end in the other's name.
-        first.check()
-        assert gate_passes(world, first) and not gate_passes(world, second)
-        assert first.missing_ps() == '' and first._view.reports == [0, 0]
-    finally:
-        first.leave(0)
-
-
 def test_the_older_chief_learns_that_it_was_replaced(world):
-    older, newer = world.peers(0, other_machine=True), world.peers(0)
+    older, newer = world.peers(0, 'there'), world.peers(0)
     older.enter(world.targets[0])
     older.lives = older.current_lives()
     older.write('ready', older.lives)
     assert gate_passes(world, older)
     older._heartbeat.stop()  # Its cable is cut: nobody hears it any more.
-    begun = time.monotonic()
     newer.enter(world.targets[0])
     try:
-        assert 8 <= time.monotonic() - begun < 15
         assert not gate_passes(world, older) and gate_passes(world, newer)
         newer.lives = newer.current_lives()
-        with pytest.raises(Refused, match=f'process {newer.claim.pid} on .* is chief now: this one ends') as refusal:
+        with pytest.raises(Refused, match=f'process {newer.claim.pid} on here is chief now: this one ends') as refusal:
             older.write('ready', [])  # The cable is whole again.
         assert refusal.value.exit_code == 75
         assert newer.missing_ps() == '' and newer.ready()
@@ -121,22 +100,8 @@ def test_the_older_chief_learns_that_it_was_replaced(world):
         newer.leave(0)
 
 
-def test_a_process_that_is_known_to_be_gone_is_replaced_at_once(world):
-    gone = world.peers(1)
-    gone.claim = gone.claim._replace(pid=2 ** 22 + 1)  # Above the largest pid.
-    gone._claim_text = json.dumps(gone.claim)
-    gone.enter(world.targets[1])
-    gone.join()
-    gone._heartbeat.stop()
-    begun, newer = time.monotonic(), world.peers(1)
-    newer.enter(world.targets[1])
-    newer.join()
-    assert time.monotonic() - begun < 5
-    newer.leave(0)
-
-
 def test_who_is_not_in_touch_with_all_ps_does_not_beat(world):
-    """So that it can be replaced, and so that nobody waits for it at the end."""
+    """So that nobody waits for it at the end."""
     peers = world.peers(1)
     peers.enter(world.targets[1])
     peers.join()
@@ -203,10 +168,3 @@ def test_a_hub_that_is_gone_is_named():
     with pytest.raises(ClusterLost, match='chief gave up after 1 s of waiting for ps 0 at 127.0.0.1:9'):
         peers.wait(1.0)
     assert peers._view == BoardView({}, [], [], [], [], [])
-
-
-def test_claims():
-    mine = own_claim()
-    assert not is_gone(mine) and not is_gone(mine._replace(host='elsewhere', pid=1, born='0'))
-    assert is_gone(mine._replace(born='0')) and is_gone(mine._replace(pid=2 ** 22 + 1))
-    assert f'{Claim(5, "h", "", 7, "")}' == 'process 7 on h'

@@ -23,7 +23,6 @@ from dist.verdict import (
     Seen,
     ServingSeen,
     decide,
-    decide_claim,
     decide_serving,
 )
 
@@ -89,15 +88,6 @@ def test_worker(seen, do, code, words):
     assert (found.do, found.code) == (do, code) and words in found.line
 
 
-@pytest.mark.parametrize('holder, gone, heard, silent, do', [
-    ('', False, False, 0, GO), ('process 7 on h', True, False, 0, GO), ('process 7 on h', False, False, 9, GO),
-    ('process 7 on h', False, False, 3, WAIT), ('process 7 on h', False, True, 0.5, REFUSED),
-    ('process 7 on h', False, True, 9, GO)])
-def test_claim(holder, gone, heard, silent, do):
-    found = decide_claim('worker 1', holder, gone, heard, silent)
-    assert found.do == do and (do != REFUSED or found.code == 75 and holder in found.line)
-
-
 @pytest.mark.parametrize('seen, do, code', [
     ({}, GO, 0),
     ({'reports': [DONE, DONE], 'over': 1}, END, 0),
@@ -161,6 +151,7 @@ class World:
         self.num_workers, self.steps = num_workers, 0
         self.clear_hub()
         self.processes: list[Worker] = []
+        self.named: dict[int, int] = {}
         for index in range(num_workers):
             self.start(index)
 
@@ -172,9 +163,12 @@ class World:
         count = self.num_workers
         self.claims, self.beats, self.reports, self.ready = [0] * count, [0] * count, [RUNNING] * count, ()
 
-    def start(self, index: int) -> None:
+    def start(self, index: int, by_mistake: bool = False) -> None:
+        """A process elsewhere. Unless by mistake the name of the worker's machine means this one from now on."""
         self.processes.append(Worker(index, self.life(), since=self.now,
                                      silence=verdict.Silence(self.num_workers, lambda: self.now)))
+        if not by_mistake:
+            self.named[index] = self.processes[-1].life
 
     def lives(self) -> tuple:
         return tuple(ps.life for ps in self.ps)
@@ -241,16 +235,10 @@ class World:
             self.update(process)
 
     def claim(self, process: Worker) -> bool:
-        if process.joined and self.claims[process.index] == process.life:
-            return True
         if process.index and process.where == ENTERING:
             return True  # Others take their index when the variables are in order.
-        held = self.claims[process.index]
-        what = decide_claim('worker', 'another' if held else '', False, process.silence.heard[process.index],
-                            process.silent[process.index])
-        if what.do == REFUSED:
-            process.code = what.code
-        if what.do != GO:
+        if self.named[process.index] != process.life:  # The hub reaches another one at the entry of the lists.
+            process.code = 75 if process.joined else 1
             return False
         self.claims[process.index], self.reports[process.index] = process.life, RUNNING
         for ps in self.ps:
@@ -293,7 +281,7 @@ class World:
             for process in living:    # All cables are whole again.
                 process.cut.clear()
         elif what == 4 and living:    # The same index by mistake.
-            self.start(self.draw.choice(living).index)
+            self.start(self.draw.choice(living).index, by_mistake=True)
         elif living:                  # One that ended with the retry code is started again.
             for process in self.processes:
                 if process.code == 75 and self.draw.random() < 0.3:
