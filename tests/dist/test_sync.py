@@ -246,6 +246,59 @@ def test_backup_prefers_who_contributed_least_and_ends_at_the_last_step(backup):
     assert backup.counts()[0] == [2, 2, 2]
 
 
+def test_a_bell_shortens_a_wait_and_who_hears_none_looks_all_the_same(strict, monkeypatch):
+    """Rings do not pile up, and the one that was not wanted is none."""
+    strict.reset()
+    checks, chief, session = [], strict.workers[0]['sync'], strict.workers[0]['session']
+    monkeypatch.setattr(sync_lib, 'WAKE_SECS', 0.2)
+    monkeypatch.setattr(chief.arrivals, '_check', lambda: checks.append(1))
+    while not checks:  # What other tests have left.
+        chief.arrivals.look(session, wait=True)
+    for worker in range(3):
+        assert len(checks) == 1 + worker  # Nobody rings before the third.
+        ticket = strict.push(worker, 1.0)
+        seen = chief.arrivals.look(session, wait=True)
+        assert seen[0] == ticket and list(seen[2:5]).count(ticket) == worker + 1
+    assert len(checks) == 3
+    for worker in range(3):
+        strict.push(worker, 1.0)  # Three more that make it enough, and one ring.
+    for heard in (True, False):
+        before = len(checks)
+        chief.arrivals.look(session, wait=True)
+        assert (len(checks) == before) == heard
+
+
+def test_only_the_chief_knows_all_slots(strict, backup):
+    """The graph of a worker, and what it does in a step, is the same however many workers there are."""
+    few = InProcess(2, 2)
+    try:
+        sizes = [len(cluster.workers[1]['graph'].get_operations()) for cluster in (few, strict, backup)]
+        assert len(set(sizes)) == 1
+        per_worker = len(strict.workers[0]['graph'].get_operations()) - len(few.workers[0]['graph'].get_operations())
+        assert 0 < per_worker < 20
+    finally:
+        few.close()
+
+
+def test_nothing_is_updated_while_the_chief_saves(strict):
+    strict.reset()
+    chief = strict.workers[0]['sync']
+    for worker in range(3):
+        strict.push(worker, 3.0)
+    with chief.updating:
+        coord, parts = tf.train.Coordinator(), strict.workers[0]
+        thread = threading.Thread(target=sync_lib._Updates(chief, parts['session'], coord).run)
+        thread.start()
+        time.sleep(0.5)
+        assert strict.run(1, 'step') == 0 and strict.run(1, 'x').tolist() == [0, 0]
+    deadline = time.monotonic() + 20
+    while strict.run(1, 'step') == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    coord.request_stop()
+    thread.join()
+    assert strict.run(1, 'step') == 1 and strict.run(1, 'x').tolist() == [-3, -6]
+
+
 def test_counts_out_of_range():
     with pytest.raises(ValueError, match='cannot average 3 gradients of 2 workers'):
         SyncReplicas(None, 3, 2, 0, 10)
@@ -257,37 +310,36 @@ def waiting(monkeypatch):
     clock, said = [100.0], SimpleNamespace(lines=[], checks=0, stopped=0)
     monkeypatch.setattr(sync_lib, 'time', SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def wait(session):
-        clock[0] += 1
-
-    def check():
-        said.checks += 1
+    def look(looks, wait):
+        if wait:
+            clock[0] += 1
+            said.checks += 1
+        return next(looks)
 
     def stop():
         said.stopped += 1
 
     said.sync = SimpleNamespace(
-        stop=lambda: False, check=check, departures=[SimpleNamespace(wait=wait)] * 2, worker_index=1, last_step=10,
+        stop=lambda: False, departure=SimpleNamespace(look=look), worker_index=1, last_step=10,
         num_workers=3, replicas_to_aggregate=2, status_secs=10.0, give_up_secs=30.0, log=said.lines.append, ticket=0,
-        begun=0, marks=0, global_step=0)
+        begun=0)
     said.clock = clock
-    said.context = lambda looks: SimpleNamespace(
-        session=SimpleNamespace(run=lambda fetches, looks=iter(looks): next(looks)), request_stop=stop)
+    said.context = lambda looks: SimpleNamespace(session=iter(looks), request_stop=stop)
     said.hook = sync_lib._SyncHook(said.sync)
     said.hook._coord = SimpleNamespace(should_stop=lambda: False, raise_requested_exception=lambda: None)
     return said
 
 
 def test_a_worker_looks_after_each_bell_and_says_at_times_that_it_waits(waiting):
-    waiting.hook._wait(waiting.context([(7, [7, 7], 4)] * 25 + [(8, [7, 7], 5)]), pushed=False)
+    waiting.hook._wait(waiting.context([(7, 4, 7)] * 25 + [(8, 5, 7)]), pushed=False)
     assert waiting.lines == [f'worker 1 is waiting for update 5, {seconds} s' for seconds in (10, 20)]
     assert waiting.checks == 25 and waiting.hook.waited == 25 and waiting.stopped == 0
     assert waiting.hook._ticket_v == 8
 
 
 def test_a_worker_ends_at_the_last_step_without_a_ticket(waiting):
-    waiting.hook._wait(waiting.context([(7, [7, 7], 10)]), pushed=True)
-    assert waiting.stopped == 1 and waiting.hook._ticket_v is None
+    waiting.hook._wait(waiting.context([(7, 10, 7)]), pushed=True)
+    assert waiting.stopped == 1 and waiting.hook._ticket_v == -1
 
 
 def test_the_chief_names_who_is_missing_at_times_and_then_gives_up(waiting):
