@@ -9,8 +9,9 @@ Why not TensorFlow's SyncReplicasOptimizer. Its accumulators add up whatever arr
 that died while pushing stays in them, so its return breaks the count; its token queue hands a worker that was away
 the tokens of all the steps that it missed; and its start tokens let one worker contribute twice. A slot is only ever
 overwritten by its owner, and a mark either equals the ticket or does not count, so here every step can be tried again
-by whoever was killed at whatever point. The price is memory: one gradient per worker on the ps. (One per worker is
-also what asynchronous training holds there when all workers push at once.)
+by whoever was killed at whatever point. The price is memory: one gradient per worker. (As many are there when
+asynchronous workers push at once.) More ps divide it. Fewer places, used in turns, would let the rest of a dead
+worker's push fall into another's gradient.
 
 The ticket, not global_step, says which round it is: it never repeats. After a restore it starts from the clock, so
 that a mark from before, or a gradient still under way, cannot fit a later round.
@@ -28,7 +29,6 @@ from dist.board import Cell
 from inception_mg.errors import EXIT_RETRY, UserError
 
 v1 = tf.compat.v1
-Log = Callable[[str], None]
 WAKE_SECS = 1.0  # No wait in TensorFlow lasts longer: in between, signals and the cluster are looked at.
 
 
@@ -50,7 +50,7 @@ class SyncReplicas:
     def __init__(self, optimizer, replicas_to_aggregate: int, num_workers: int, worker_index: int,
                  last_step: int, device: str = '/job:ps/task:0/device:CPU:0', *,
                  check: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False,
-                 log: Log = print, status_secs: float = 10.0, give_up_secs: float = float('inf'),
+                 log: Callable[[str], None] = print, status_secs: float = 10.0, give_up_secs: float = float('inf'),
                  gate: Callable[[str], tf.Operation] | None = None):
         if not 1 <= replicas_to_aggregate <= num_workers:
             raise ValueError(f'cannot average {replicas_to_aggregate} gradients of {num_workers} workers')

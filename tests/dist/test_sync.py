@@ -1,5 +1,6 @@
 """Synchronous replicas: exact, also when workers come late, die or lag; and counted when dropped."""
 
+import contextlib
 import itertools
 import threading
 import time
@@ -16,6 +17,7 @@ from dist.board import Cell
 from dist.launch.local import free_ports
 from dist.sync import SyncReplicas
 from inception_mg.errors import UserError
+from inception_mg.training.hooks import CheckpointHook
 from inception_mg.training.loss_scale import LossScale
 
 v1 = tf.compat.v1
@@ -48,8 +50,9 @@ def joined_run(steps: int, workers: int, twice: tuple[int, tuple[str, ...]] = (-
 class InProcess:
     """One ps and n workers as servers of this process: numbers and devices, no processes."""
 
-    def __init__(self, num_workers: int, aggregate: int, last_step: int = 1000, scaled: bool = False):
-        self.scaled = scaled  # By a loss scale that grows after two updates.
+    def __init__(self, num_workers: int, aggregate: int, last_step: int = 1000, scaled: bool = False,
+                 gated: bool = False):
+        self.scaled, self.gated = scaled, gated  # Scaled: by a loss scale that grows after two updates.
         ports = free_ports(num_workers + 1)
         spec = {'ps': [f'127.0.0.1:{ports[0]}'], 'worker': [f'127.0.0.1:{port}' for port in ports[1:]]}
         self.servers = [tf.distribute.Server(spec, 'ps', 0)] + [
@@ -67,8 +70,8 @@ class InProcess:
                     optimizer = LossScale(8.0, growth_steps=2).wrap(optimizer)
             with v1.device(f'/job:worker/task:{index}/device:CPU:0'):
                 gradient = v1.placeholder(tf.float32, [2])
-                sync = SyncReplicas(optimizer, aggregate, num_workers, index, last_step,
-                                    status_secs=1.0, log=lambda line: self.lines.append(line))
+                sync = SyncReplicas(optimizer, aggregate, num_workers, index, last_step, status_secs=1.0,
+                                    log=lambda line: self.lines.append(line), gate=Gate() if self.gated else None)
                 push = sync.apply_gradients([(gradient, x)], step)
             init = v1.global_variables_initializer()
         self.lines: list[str] = []
@@ -98,14 +101,20 @@ class InProcess:
 
     def updates(self, seconds: float):
         """Lets the chief's thread work for a while."""
-        from dist.sync import _Updates
-        coord = tf.train.Coordinator()
-        parts = self.workers[0]
-        thread = threading.Thread(target=_Updates(parts['sync'], parts['session'], coord).run)
+        with self.chief_at_work():
+            time.sleep(seconds)
+
+    @contextlib.contextmanager
+    def chief_at_work(self):
+        """Within, the chief's thread makes updates."""
+        coord, parts = tf.train.Coordinator(), self.workers[0]
+        thread = threading.Thread(target=sync_lib._Updates(parts['sync'], parts['session'], coord).run)
         thread.start()
-        time.sleep(seconds)
-        coord.request_stop()
-        thread.join()
+        try:
+            yield
+        finally:
+            coord.request_stop()
+            thread.join()
         coord.raise_requested_exception()
 
     def close(self):
@@ -280,23 +289,102 @@ def test_only_the_chief_knows_all_slots(strict, backup):
         few.close()
 
 
-def test_nothing_is_updated_while_the_chief_saves(strict):
+class SlowSaver(v1.train.Saver):
+    """Gives updates time to be made between the look at the step and the file."""
+
+    def save(self, session, *args, **kwargs):
+        time.sleep(0.5)
+        return super().save(session, *args, **kwargs)
+
+
+def test_a_checkpoint_holds_one_update_and_the_next_one_waits(strict, tmp_path):
     strict.reset()
-    chief = strict.workers[0]['sync']
+    parts = strict.workers[0]
+    with parts['graph'].as_default(), tf.device('/job:worker/task:0/device:CPU:0'):
+        hook = CheckpointHook(SlowSaver([parts['step'], parts['x']]), [parts['x']], parts['step'], str(tmp_path), 1e6,
+                              strict.lines.append, around=lambda: parts['sync'].updating)
+    hook.after_create_session(parts['session'], None)
+    with strict.chief_at_work(), parts['graph'].as_default():
+        for update in (1, 2, 3):
+            for worker in range(3):
+                strict.push(worker, 1.0)
+            if update < 3:
+                wait_for(lambda update=update: strict.run(1, 'step') == update)
+            hook.end(parts['session'])  # The last time beside gradients that are complete.
+        wait_for(lambda: strict.run(1, 'step') == 3)
+    paths = sorted(str(path)[:-6] for path in tmp_path.glob('*.index'))
+    assert len(paths) >= 2
+    for path in paths:
+        saved, step = tf.train.load_checkpoint(path), int(path.rsplit('-', 1)[1])
+        assert saved.get_tensor('global_step') == step and saved.get_tensor('x').tolist() == [-step, -2 * step]
+
+
+def test_no_update_begins_while_the_lock_is_held_and_one_in_progress_ends_first(strict):
+    strict.reset()
+    updating = strict.workers[0]['sync'].updating
     for worker in range(3):
         strict.push(worker, 3.0)
-    with chief.updating:
-        coord, parts = tf.train.Coordinator(), strict.workers[0]
-        thread = threading.Thread(target=sync_lib._Updates(chief, parts['session'], coord).run)
-        thread.start()
-        time.sleep(0.5)
-        assert strict.run(1, 'step') == 0 and strict.run(1, 'x').tolist() == [0, 0]
-    deadline = time.monotonic() + 20
-    while strict.run(1, 'step') == 0 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    coord.request_stop()
-    thread.join()
-    assert strict.run(1, 'step') == 1 and strict.run(1, 'x').tolist() == [-3, -6]
+    with contextlib.ExitStack() as work:
+        with updating:
+            work.enter_context(strict.chief_at_work())
+            time.sleep(0.5)
+            assert strict.run(1, 'step') == 0 and strict.run(1, 'x').tolist() == [0, 0]
+        wait_for(lambda: strict.run(1, 'step') == 1)
+        with updating:
+            assert strict.run(1, 'x').tolist() == [-3, -6]
+
+
+def wait_for(what):
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Gate:
+    """Lets a worker write until `closed`; notes where it was asked for."""
+
+    def __init__(self):
+        self.closed, self.devices = v1.placeholder_with_default(False, []), []
+
+    def __call__(self, device: str) -> tf.Operation:
+        self.devices.append(device)
+        return tf.raw_ops.Assert(condition=tf.logical_not(self.closed), data=['not the one any more'])
+
+
+def test_behind_a_closed_gate_nothing_is_written():
+    cluster = InProcess(2, 2, gated=True)
+    try:
+        cluster.reset()
+        for worker in range(2):
+            cluster.push(worker, 1.0)
+        cluster.updates(0.5)
+        assert cluster.run(1, 'x').tolist() == [-1, -2]
+        chief, worker = cluster.workers
+        assert chief['sync']._gate.devices and set(chief['sync']._gate.devices) == {'/job:ps/task:0/device:CPU:0'}
+        looks = [chief['sync'].arrivals.look(chief['session'], wait=False).tolist()]
+        ticket = chief['session'].run(chief['sync'].ticket)
+        for parts in cluster.workers:
+            feed = {parts['gradient']: [9, 9], parts['sync'].ticket_in_hand: ticket, parts['sync']._gate.closed: True}
+            with pytest.raises(tf.errors.InvalidArgumentError, match='not the one any more'):
+                parts['session'].run(parts['push'], feed)
+            with parts['graph'].as_default():
+                slot = Cell(f'sync/{parts["sync"].worker_index}/x', tf.float32, [2], '/job:ps/task:0/device:CPU:0').read()
+            assert parts['session'].run(slot).tolist() == [1, 2]
+        looks.append(chief['sync'].arrivals.look(chief['session'], wait=False).tolist())
+        assert looks[0] == looks[1]  # No mark was set.
+        for worker in range(2):
+            cluster.push(worker, 5.0)
+        with pytest.raises(tf.errors.InvalidArgumentError, match='not the one any more'):
+            chief['session'].run(chief['sync'].update_op, {chief['sync'].chosen: [True] * 2,
+                                                           chief['sync']._gate.closed: True})
+        assert cluster.run(1, 'x').tolist() == [-1, -2] and cluster.run(1, 'step') == 1
+        assert chief['session'].run(chief['sync'].ticket) == ticket
+        assert chief['session'].run(chief['sync'].begun) == ticket - 1
+        cluster.updates(0.5)
+        assert cluster.run(1, 'x').tolist() == [-6, -12]
+    finally:
+        cluster.close()
 
 
 def test_counts_out_of_range():
@@ -426,6 +514,19 @@ def test_backup_goes_on_and_the_returning_contributes_at_once(tmp_path):
         assert sum(contributed) == 2 * 250
         assert contributed[2] >= 5 + len(back) // 4
         cluster.check_clean('worker 0', 'worker 1', 'worker 2')
+
+
+@pytest.mark.cluster
+def test_a_checkpoint_under_backups_bears_the_step_that_is_inside(tmp_path):
+    """While the chief saves, the two others have all that an update needs."""
+    with ToyCluster(tmp_path, 1, 3, max_steps=60, sync=True, aggregate=2, step_secs=0.01, save_secs=0.5,
+                    save_takes=0.3) as cluster:
+        cluster.start_all()
+        assert cluster.wait_exits() == [0] * 4
+        paths = [str(path)[:-6] for path in cluster.train_dir.glob('*.index')]
+        assert len(paths) >= 2
+        inside = {path: tf.train.load_checkpoint(path).get_tensor('global_step') for path in paths}
+        assert all(path.endswith(f'-{step}') for path, step in inside.items()), inside
 
 
 @pytest.mark.cluster
