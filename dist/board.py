@@ -43,6 +43,11 @@ class Cell:
             self._handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, shared_name=name,
                                                   name=name.replace(':', '_'))
 
+    @property
+    def handle(self) -> tf.Tensor:
+        """The resource itself, a scalar."""
+        return self._handle
+
     def write(self, value) -> tf.Operation:
         """The operation that sets the cell."""
         with tf.device(None), v1.device(self._device):
@@ -52,6 +57,12 @@ class Cell:
         """The operation that adds to the cell, which must have been written before."""
         with tf.device(None), v1.device(self._device):
             return tf.raw_ops.AssignAddVariableOp(resource=self._handle, value=tf.cast(value, self._dtype))
+
+    def write_at(self, index: int, value) -> tf.Operation:
+        """The operation that sets one element of a vector, which must have been written before."""
+        with tf.device(None), v1.device(self._device):
+            return tf.raw_ops.ResourceScatterUpdate(resource=self._handle, indices=index,
+                                                    updates=tf.cast(value, self._dtype))
 
     def read(self) -> tf.Tensor:
         """The value when this operation runs."""

@@ -145,14 +145,15 @@ def with_counts(step: TrainStep, sync: SyncReplicas | None) -> TrainStep:
     return step._replace(parts={**step.parts, **late})
 
 
-def wire_lines(step: TrainStep, placement: Placement, batch_size: int) -> list[str]:
+def wire_lines(step: TrainStep, placement: Placement, batch_size: int, slots: int = 0) -> list[str]:
     """What a step moves, what each ps holds, and how many steps its network carries at most: beyond that
-    more workers are not faster."""
+    more workers are not faster. slots: gradients that each ps keeps, one per worker under --sync."""
     loads, moved = bytes_by_device(v1.global_variables()), moved_by_device(step, placement.wire_dtype)
     total, fullest = moved.total(), max(moved.values())
-    most = LINK / fullest
+    most, held = LINK / fullest, moved_by_device(step, 'float32')
     return [
-        'ps         ' + ', '.join(f'ps {k} holds {loads[device] / 1e6:.1f} MB'
+        'ps         ' + ', '.join(f'ps {k} holds {loads[device] / 1e6:.1f} MB' + (
+            f', and under --sync {slots} x {held[device] / 1e6:.1f} MB of gradients' if slots else '')
                                   for k, device in enumerate(placement.variables)),
         f'wire       a step of each worker pulls {total / 1e6:.1f} MB of weights and pushes as much of gradients'
         f'{", in " + placement.wire_dtype if placement.wire_dtype != "float32" else ""}; with 10 Gbit/s',
@@ -235,7 +236,8 @@ class _Worker:
         graph, local_init = describe_graph(v1.global_variables()), self.local_init(step)
         with tf.device(self.machine.placement.towers[0].host):
             saver, init_fn = train.build_saver(self.run), start.build_init_fn()
-            hooks = train.chief_hooks(with_counts(step, sync), self.task, self.run, saver, self.aggregated, self.say)
+            hooks = train.chief_hooks(with_counts(step, sync), self.task, self.run, saver, self.aggregated, self.say,
+                                      (lambda: sync.updating) if sync else contextlib.nullcontext)
         if sync:
             hooks.append(CountsHook(sync, self.run.log_every_steps, self.say))
         initialise = build_initialise(
@@ -257,6 +259,7 @@ class _Worker:
         screen = train.start_lines(self.machine.placement, self.task, step, self.aggregated)
         lines += screen if start else [line for line in screen if line.startswith('batch')]
         if start:
-            lines += [*wire_lines(step, self.machine.placement, self.task.batch_size),
+            lines += [*wire_lines(step, self.machine.placement, self.task.batch_size,
+                                  workers if self.config.sync else 0),
                       *start.lines(self.run, alive), *self.task.notes]
         return [*lines, *self.machine.notes]

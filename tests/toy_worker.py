@@ -1,5 +1,6 @@
 """The training part of toy_task.py: model, optimizer, session creator, hooks, loop."""
 
+import contextlib
 import os
 import random
 import time
@@ -17,10 +18,10 @@ v1 = tf.compat.v1
 
 
 class SaveHook(v1.train.SessionRunHook):
-    """The chief's checkpoints, every `every` seconds and at the end."""
+    """The chief's checkpoints, every `every` seconds and at the end; around: as of CheckpointHook."""
 
-    def __init__(self, saver, global_step, flags, log):
-        self._saver, self._global_step, self._flags, self._log = saver, global_step, flags, log
+    def __init__(self, saver, global_step, flags, log, around):
+        self._saver, self._global_step, self._flags, self._log, self._around = saver, global_step, flags, log, around
         self._next = time.monotonic() + flags.save_secs
 
     def after_run(self, run_context, run_values):
@@ -29,6 +30,10 @@ class SaveHook(v1.train.SessionRunHook):
             self._next = time.monotonic() + self._flags.save_secs
 
     def end(self, session):
+        with self._around():
+            self._save(session)
+
+    def _save(self, session):
         step_v = int(session.run(self._global_step))
         self._log(f'saving {step_v}')
         time.sleep(self._flags.save_takes)
@@ -114,7 +119,8 @@ def train(flags, cluster, server, config, stop, log) -> int:
                 saver, lambda: tf.train.latest_checkpoint(flags.train_dir) or '', v1.global_variables_initializer(),
                 sync.reset_op if sync else None)
             creator = sessions.ChiefSessionCreator(peers, server.target, config, graph, initialise)
-            loop_hooks += [SaveHook(saver, model['global_step'], flags, log), FinalHook(model, log)]
+            around = (lambda: sync.updating) if sync else contextlib.nullcontext
+            loop_hooks += [SaveHook(saver, model['global_step'], flags, log, around), FinalHook(model, log)]
         else:
             creator = sessions.WorkerSessionCreator(peers, server.target, config, graph)
         with v1.train.MonitoredSession(session_creator=creator, hooks=loop_hooks) as session:

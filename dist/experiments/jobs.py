@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dist.experiments.servers import servers
+from dist.experiments.servers import Servers, servers
 from dist.experiments.waiting import Pause, build_wait
 from dist.sync import SyncReplicas
 from inception_mg.config import OptimizerConfig
@@ -57,12 +57,14 @@ class Client:
     """A graph with one training step, and a session of a worker's server; calling it makes a step.
 
     sync: gradients per update and workers, for a synchronous job; None for any other. everybody: the client of an
-    in-graph cluster. The first client of a job gives the variables their values (`initialise`).
+    in-graph cluster. cluster: None = the one that all experiments share. The first client of a job gives the variables
+    their values (`initialise`).
     """
 
     def __init__(self, placement: Placement, worker: int, loss_for: LossFor, *, batch_size: int = 8,
                  dataset_for: DatasetFor = few_vectors, optimizer: OptimizerConfig | None = None,
-                 sync: tuple[int, int] | None = None, last_step: int = _FOR_EVER, everybody: bool = False):
+                 sync: tuple[int, int] | None = None, last_step: int = _FOR_EVER, everybody: bool = False,
+                 cluster: Servers | None = None):
         self.sync: SyncReplicas | None = None
         self.leave = threading.Event()  # Ends the waits of a synchronous job.
 
@@ -77,7 +79,7 @@ class Client:
                         operations=fast_operations()[0])
             self.step = build_train_step(placement, task, wrap_optimizer=wrap)
             self._first = [v1.global_variables_initializer(), *([self.sync.reset_op] if self.sync else [])]
-        self.session = servers().session(self.graph, worker, everybody)
+        self.session = (cluster or servers()).session(self.graph, worker, everybody)
 
     def start(self, initialise: bool) -> None:
         """Begins to read, after giving the variables their values if this client is the first."""

@@ -19,6 +19,7 @@ from inception_mg.training.train_step import TrainStep
 from inception_mg.weights.checkpoints import newest_checkpoint, step_of
 
 v1 = tf.compat.v1
+Around = Callable[[], contextlib.AbstractContextManager]
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # The last: its terminal was closed.
 _NEAR_END = 100  # Steps: more than there are workers.
 ANSWER_SECS = 10.0  # Variables that do not answer for so long after an error are out of reach,
@@ -155,12 +156,14 @@ class CheckpointHook(v1.train.SessionRunHook):
     """Saves every `every_secs`, and at the end; never weights that are not finite.
 
     The stock CheckpointSaverHook would also save weights that an update has just ruined, and then
-    nothing finite would be left to go back to.
+    nothing finite would be left to go back to. around(): entered for each save as a whole, from reading the
+    step to the file; so that nothing is updated meanwhile, say. What it raises ends the training.
     """
 
     def __init__(self, saver: v1.train.Saver, variables: Sequence[tf.Variable], global_step: tf.Variable,
-                 train_dir: str, every_secs: float, say: Callable[[str], None] = print, operations: Operations = PLAIN):
-        self._saver, self._global_step = saver, global_step
+                 train_dir: str, every_secs: float, say: Callable[[str], None] = print, operations: Operations = PLAIN,
+                 around: Around = contextlib.nullcontext):
+        self._saver, self._global_step, self._around = saver, global_step, around
         self._train_dir, self._every_secs, self._say = train_dir, every_secs, say
         self._finite = build_finite(variables, operations)
         self._saved_step, self._next, self._session = None, None, None
@@ -206,6 +209,10 @@ class CheckpointHook(v1.train.SessionRunHook):
         self._say(f'could not save: {why}; lost: {lost}' + (f', up to {steps[0]}' if steps else ''))
 
     def _save(self, session) -> None:
+        with self._around():
+            self._save_now(session)
+
+    def _save_now(self, session) -> None:
         step_v = int(session.run(self._global_step))
         if step_v == self._saved_step:
             return

@@ -121,7 +121,7 @@ def loop_hooks_for(step: TrainStep, run: RunConfig, stopper: hooks.Stopper) -> l
 
 
 def chief_hooks(step: TrainStep, task: Task, run: RunConfig, saver: v1.train.Saver, aggregated: int = 1,
-                say: Say = print) -> list[v1.train.SessionRunHook]:
+                say: Say = print, around_save: hooks.Around = contextlib.nullcontext) -> list[v1.train.SessionRunHook]:
     """What the one process that writes in train_dir needs: status, summaries, checkpoints, an ear for STOP."""
     writer = v1.summary.FileWriter(run.train_dir)
     return [
@@ -129,7 +129,7 @@ def chief_hooks(step: TrainStep, task: Task, run: RunConfig, saver: v1.train.Sav
                          summaries.write_scalars_to(writer), say),
         summaries.SummaryHook(step, run.save_summaries_secs, writer),
         hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
-                             run.save_interval_secs, say, task.operations or PLAIN),
+                             run.save_interval_secs, say, task.operations or PLAIN, around_save),
         hooks.StopFileHook(run.train_dir, say)]
 
 

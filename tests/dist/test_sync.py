@@ -1,5 +1,6 @@
 """Synchronous replicas: exact, also when workers come late, die or lag; and counted when dropped."""
 
+import contextlib
 import itertools
 import threading
 import time
@@ -16,6 +17,7 @@ from dist.board import Cell
 from dist.launch.local import free_ports
 from dist.sync import SyncReplicas
 from inception_mg.errors import UserError
+from inception_mg.training.hooks import CheckpointHook
 from inception_mg.training.loss_scale import LossScale
 
 v1 = tf.compat.v1
@@ -48,8 +50,9 @@ def joined_run(steps: int, workers: int, twice: tuple[int, tuple[str, ...]] = (-
 class InProcess:
     """One ps and n workers as servers of this process: numbers and devices, no processes."""
 
-    def __init__(self, num_workers: int, aggregate: int, last_step: int = 1000, scaled: bool = False):
-        self.scaled = scaled  # By a loss scale that grows after two updates.
+    def __init__(self, num_workers: int, aggregate: int, last_step: int = 1000, scaled: bool = False,
+                 gated: bool = False):
+        self.scaled, self.gated = scaled, gated  # Scaled: by a loss scale that grows after two updates.
         ports = free_ports(num_workers + 1)
         spec = {'ps': [f'127.0.0.1:{ports[0]}'], 'worker': [f'127.0.0.1:{port}' for port in ports[1:]]}
         self.servers = [tf.distribute.Server(spec, 'ps', 0)] + [
@@ -67,8 +70,8 @@ class InProcess:
                     optimizer = LossScale(8.0, growth_steps=2).wrap(optimizer)
             with v1.device(f'/job:worker/task:{index}/device:CPU:0'):
                 gradient = v1.placeholder(tf.float32, [2])
-                sync = SyncReplicas(optimizer, aggregate, num_workers, index, last_step,
-                                    status_secs=1.0, log=lambda line: self.lines.append(line))
+                sync = SyncReplicas(optimizer, aggregate, num_workers, index, last_step, status_secs=1.0,
+                                    log=lambda line: self.lines.append(line), gate=Gate() if self.gated else None)
                 push = sync.apply_gradients([(gradient, x)], step)
             init = v1.global_variables_initializer()
         self.lines: list[str] = []
@@ -98,14 +101,20 @@ class InProcess:
 
     def updates(self, seconds: float):
         """Lets the chief's thread work for a while."""
-        from dist.sync import _Updates
-        coord = tf.train.Coordinator()
-        parts = self.workers[0]
-        thread = threading.Thread(target=_Updates(parts['sync'], parts['session'], coord).run)
+        with self.chief_at_work():
+            time.sleep(seconds)
+
+    @contextlib.contextmanager
+    def chief_at_work(self):
+        """Within, the chief's thread makes updates."""
+        coord, parts = tf.train.Coordinator(), self.workers[0]
+        thread = threading.Thread(target=sync_lib._Updates(parts['sync'], parts['session'], coord).run)
         thread.start()
-        time.sleep(seconds)
-        coord.request_stop()
-        thread.join()
+        try:
+            yield
+        finally:
+            coord.request_stop()
+            thread.join()
         coord.raise_requested_exception()
 
     def close(self):
@@ -246,6 +255,146 @@ def test_backup_prefers_who_contributed_least_and_ends_at_the_last_step(backup):
     assert backup.counts()[0] == [2, 2, 2]
 
 
+def test_a_bell_shortens_a_wait_and_who_hears_none_looks_all_the_same(strict, monkeypatch):
+    """Rings do not pile up, and the one that was not wanted is none."""
+    strict.reset()
+    checks, chief, session = [], strict.workers[0]['sync'], strict.workers[0]['session']
+    monkeypatch.setattr(sync_lib, 'WAKE_SECS', 0.2)
+    monkeypatch.setattr(chief.arrivals, '_check', lambda: checks.append(1))
+    while not checks:  # What other tests have left.
+        chief.arrivals.look(session, wait=True)
+    for worker in range(3):
+        assert len(checks) == 1 + worker  # Nobody rings before the third.
+        ticket = strict.push(worker, 1.0)
+        seen = chief.arrivals.look(session, wait=True)
+        assert seen[0] == ticket and list(seen[2:5]).count(ticket) == worker + 1
+    assert len(checks) == 3
+    for worker in range(3):
+        strict.push(worker, 1.0)  # Three more that make it enough, and one ring.
+    for heard in (True, False):
+        before = len(checks)
+        chief.arrivals.look(session, wait=True)
+        assert (len(checks) == before) == heard
+
+
+def test_only_the_chief_knows_all_slots(strict, backup):
+    """The graph of a worker, and what it does in a step, is the same however many workers there are."""
+    few = InProcess(2, 2)
+    try:
+        sizes = [len(cluster.workers[1]['graph'].get_operations()) for cluster in (few, strict, backup)]
+        assert len(set(sizes)) == 1
+        per_worker = len(strict.workers[0]['graph'].get_operations()) - len(few.workers[0]['graph'].get_operations())
+        assert 0 < per_worker < 20
+    finally:
+        few.close()
+
+
+class LateSaver(v1.train.Saver):
+    """Calls `first` between the look at the step and the file."""
+
+    first = None
+
+    def save(self, session, *args, **kwargs):
+        self.first()
+        return super().save(session, *args, **kwargs)
+
+
+def test_a_checkpoint_holds_one_update_and_the_next_one_waits(strict, tmp_path):
+    def push_all():
+        for worker in range(3):
+            strict.push(worker, 1.0)
+
+    def push_and_wait():
+        push_all()
+        time.sleep(0.5)  # Long enough for an update.
+
+    strict.reset()
+    parts = strict.workers[0]
+    with parts['graph'].as_default(), tf.device('/job:worker/task:0/device:CPU:0'):
+        saver = LateSaver([parts['step'], parts['x']])
+        hook = CheckpointHook(saver, [parts['x']], parts['step'], str(tmp_path), 1e6, strict.lines.append,
+                              around=lambda: parts['sync'].updating)
+    saver.first = push_and_wait
+    hook.after_create_session(parts['session'], None)
+    with strict.chief_at_work(), parts['graph'].as_default():
+        push_all()
+        for step in (1, 2):
+            wait_for(lambda step=step: strict.run(1, 'step') == step)
+            hook.end(parts['session'])
+        wait_for(lambda: strict.run(1, 'step') == 3)
+    for step in (1, 2):
+        saved = tf.train.load_checkpoint(str(tmp_path / f'model.ckpt-{step}'))
+        assert saved.get_tensor('global_step') == step and saved.get_tensor('x').tolist() == [-step, -2 * step]
+
+
+def test_no_update_begins_while_the_lock_is_held_and_one_in_progress_ends_first(strict):
+    strict.reset()
+    updating = strict.workers[0]['sync'].updating
+    for worker in range(3):
+        strict.push(worker, 3.0)
+    with contextlib.ExitStack() as work:
+        with updating:
+            work.enter_context(strict.chief_at_work())
+            time.sleep(0.5)
+            assert strict.run(1, 'step') == 0 and strict.run(1, 'x').tolist() == [0, 0]
+        wait_for(lambda: strict.run(1, 'step') == 1)
+        with updating:
+            assert strict.run(1, 'x').tolist() == [-3, -6]
+
+
+def wait_for(what):
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Gate:
+    """Lets a worker write until `closed`; notes where it was asked for."""
+
+    def __init__(self):
+        self.closed, self.devices = v1.placeholder_with_default(False, []), []
+
+    def __call__(self, device: str) -> tf.Operation:
+        self.devices.append(device)
+        return tf.raw_ops.Assert(condition=tf.logical_not(self.closed), data=['not the one any more'])
+
+
+def test_behind_a_closed_gate_nothing_is_written():
+    cluster = InProcess(2, 2, gated=True)
+    try:
+        cluster.reset()
+        for worker in range(2):
+            cluster.push(worker, 1.0)
+        cluster.updates(0.5)
+        assert cluster.run(1, 'x').tolist() == [-1, -2]
+        chief, worker = cluster.workers
+        assert chief['sync']._gate.devices and set(chief['sync']._gate.devices) == {'/job:ps/task:0/device:CPU:0'}
+        looks = [chief['sync'].arrivals.look(chief['session'], wait=False).tolist()]
+        ticket = chief['session'].run(chief['sync'].ticket)
+        for parts in cluster.workers:
+            feed = {parts['gradient']: [9, 9], parts['sync'].ticket_in_hand: ticket, parts['sync']._gate.closed: True}
+            with pytest.raises(tf.errors.InvalidArgumentError, match='not the one any more'):
+                parts['session'].run(parts['push'], feed)
+            with parts['graph'].as_default():
+                slot = Cell(f'sync/{parts["sync"].worker_index}/x', tf.float32, [2], '/job:ps/task:0/device:CPU:0').read()
+            assert parts['session'].run(slot).tolist() == [1, 2]
+        looks.append(chief['sync'].arrivals.look(chief['session'], wait=False).tolist())
+        assert looks[0] == looks[1]  # No mark was set.
+        for worker in range(2):
+            cluster.push(worker, 5.0)
+        with pytest.raises(tf.errors.InvalidArgumentError, match='not the one any more'):
+            chief['session'].run(chief['sync'].update_op, {chief['sync'].chosen: [True] * 2,
+                                                           chief['sync']._gate.closed: True})
+        assert cluster.run(1, 'x').tolist() == [-1, -2] and cluster.run(1, 'step') == 1
+        assert chief['session'].run(chief['sync'].ticket) == ticket
+        assert chief['session'].run(chief['sync'].begun) == ticket - 1
+        cluster.updates(0.5)
+        assert cluster.run(1, 'x').tolist() == [-6, -12]
+    finally:
+        cluster.close()
+
+
 def test_counts_out_of_range():
     with pytest.raises(ValueError, match='cannot average 3 gradients of 2 workers'):
         SyncReplicas(None, 3, 2, 0, 10)
@@ -257,37 +406,36 @@ def waiting(monkeypatch):
     clock, said = [100.0], SimpleNamespace(lines=[], checks=0, stopped=0)
     monkeypatch.setattr(sync_lib, 'time', SimpleNamespace(monotonic=lambda: clock[0]))
 
-    def wait(session):
-        clock[0] += 1
-
-    def check():
-        said.checks += 1
+    def look(looks, wait):
+        if wait:
+            clock[0] += 1
+            said.checks += 1
+        return next(looks)
 
     def stop():
         said.stopped += 1
 
     said.sync = SimpleNamespace(
-        stop=lambda: False, check=check, departures=[SimpleNamespace(wait=wait)] * 2, worker_index=1, last_step=10,
+        stop=lambda: False, departure=SimpleNamespace(look=look), worker_index=1, last_step=10,
         num_workers=3, replicas_to_aggregate=2, status_secs=10.0, give_up_secs=30.0, log=said.lines.append, ticket=0,
-        begun=0, marks=0, global_step=0)
+        begun=0)
     said.clock = clock
-    said.context = lambda looks: SimpleNamespace(
-        session=SimpleNamespace(run=lambda fetches, looks=iter(looks): next(looks)), request_stop=stop)
+    said.context = lambda looks: SimpleNamespace(session=iter(looks), request_stop=stop)
     said.hook = sync_lib._SyncHook(said.sync)
     said.hook._coord = SimpleNamespace(should_stop=lambda: False, raise_requested_exception=lambda: None)
     return said
 
 
 def test_a_worker_looks_after_each_bell_and_says_at_times_that_it_waits(waiting):
-    waiting.hook._wait(waiting.context([(7, [7, 7], 4)] * 25 + [(8, [7, 7], 5)]), pushed=False)
+    waiting.hook._wait(waiting.context([(7, 4, 7)] * 25 + [(8, 5, 7)]), pushed=False)
     assert waiting.lines == [f'worker 1 is waiting for update 5, {seconds} s' for seconds in (10, 20)]
     assert waiting.checks == 25 and waiting.hook.waited == 25 and waiting.stopped == 0
     assert waiting.hook._ticket_v == 8
 
 
 def test_a_worker_ends_at_the_last_step_without_a_ticket(waiting):
-    waiting.hook._wait(waiting.context([(7, [7, 7], 10)]), pushed=True)
-    assert waiting.stopped == 1 and waiting.hook._ticket_v is None
+    waiting.hook._wait(waiting.context([(7, 10, 7)]), pushed=True)
+    assert waiting.stopped == 1 and waiting.hook._ticket_v == -1
 
 
 def test_the_chief_names_who_is_missing_at_times_and_then_gives_up(waiting):
@@ -374,6 +522,19 @@ def test_backup_goes_on_and_the_returning_contributes_at_once(tmp_path):
         assert sum(contributed) == 2 * 250
         assert contributed[2] >= 5 + len(back) // 4
         cluster.check_clean('worker 0', 'worker 1', 'worker 2')
+
+
+@pytest.mark.cluster
+def test_a_checkpoint_under_backups_bears_the_step_that_is_inside(tmp_path):
+    """While the chief saves, the two others have all that an update needs."""
+    with ToyCluster(tmp_path, 1, 3, max_steps=60, sync=True, aggregate=2, step_secs=0.01, save_secs=0.5,
+                    save_takes=0.3) as cluster:
+        cluster.start_all()
+        assert cluster.wait_exits() == [0] * 4
+        paths = [str(path)[:-6] for path in cluster.train_dir.glob('*.index')]
+        assert len(paths) >= 2
+        inside = {path: tf.train.load_checkpoint(path).get_tensor('global_step') for path in paths}
+        assert all(path.endswith(f'-{step}') for path, step in inside.items()), inside
 
 
 @pytest.mark.cluster

@@ -96,7 +96,9 @@ def test_the_start_says_what_a_step_moves_and_how_many_the_wire_carries(chief):
     with chief[1].as_default():
         loads = [sum(v.shape.num_elements() * v.dtype.size for v in v1.global_variables() if v.device == ps)
                  for ps in PS]
-    assert f'ps 0 holds {loads[0] / 1e6:.1f} MB, ps 1 holds {loads[1] / 1e6:.1f} MB' in text
+    trained = [sum(v.shape.num_elements() * 4 for _, v in chief[2].gradients if v.device == ps) for ps in PS]
+    assert ', '.join(f'ps {k} holds {loads[k] / 1e6:.1f} MB, and under --sync 3 x {trained[k] / 1e6:.1f} MB of gradients'
+                     for k in range(2)) in text
 
 
 def test_every_worker_makes_the_same_variables_on_the_same_devices(chief, split_worker):
