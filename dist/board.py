@@ -58,12 +58,6 @@ class Cell:
         with tf.device(None), v1.device(self._device):
             return tf.raw_ops.AssignAddVariableOp(resource=self._handle, value=tf.cast(value, self._dtype))
 
-    def write_at(self, index: int, value) -> tf.Operation:
-        """The operation that sets one element of a vector, which must have been written before."""
-        with tf.device(None), v1.device(self._device):
-            return tf.raw_ops.ResourceScatterUpdate(resource=self._handle, indices=index,
-                                                    updates=tf.cast(value, self._dtype))
-
     def read(self) -> tf.Tensor:
         """The value when this operation runs."""
         with tf.device(None), v1.device(self._device):

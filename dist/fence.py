@@ -48,24 +48,29 @@ class Fence:
             held = Cell(FENCE, tf.int64, [self._workers], device).read_at(self._worker)
             return tf.debugging.Assert(tf.equal(held, self._life), ['another process has this index'])
 
+    def build_passed(self, tensor: tf.Tensor, device: str) -> tf.Tensor:
+        """The tensor after it has come to the device and then passed the gate there."""
+        with tf.device(None), v1.device(device):
+            came = tf.identity(tensor)
+            with tf.control_dependencies(tf.nest.flatten(came, expand_composites=True)):
+                gate = self.build_gate(device)
+            with tf.control_dependencies([gate]):
+                return tf.identity(came)
+
     def wrap(self, optimizer) -> 'Fenced':
         """The optimizer with a gate before the updates on each device."""
         return Fenced(optimizer, self)
 
 
 class Fenced:
-    """An optimizer whose updates all pass a gate, where they are made."""
+    """An optimizer whose updates all pass a gate, where they are made and when their gradient has arrived."""
 
     def __init__(self, optimizer, fence: Fence):
         self._optimizer, self._fence = optimizer, fence
 
-    def apply_gradients(self, grads_and_vars: Sequence[tuple[tf.Tensor, tf.Variable]], global_step: tf.Variable,
-                        name: str | None = None) -> tf.Operation:
+    def apply_gradients(self, grads_and_vars: Sequence[tuple[tf.Tensor, tf.Variable]], global_step: tf.Variable
+                        ) -> tf.Operation:
         """As the wrapped optimizer's; no byte more goes over the wire."""
-        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
-        gates = {device: self._fence.build_gate(device) for device in sorted({v.device for _, v in pairs})}
-        passed = []
-        for gradient, variable in pairs:
-            with tf.control_dependencies([gates[variable.device]]), tf.device(None), v1.device(variable.device):
-                passed.append((tf.identity(gradient), variable))
+        passed = [(self._fence.build_passed(gradient, variable.device), variable)
+                  for gradient, variable in grads_and_vars if gradient is not None]
         return self._optimizer.apply_gradients(passed, global_step)

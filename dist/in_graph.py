@@ -197,7 +197,8 @@ class _Client:
         # What saves, restores and summarises is on the client's CPU, so the files are written on its disk.
         with tf.device(self.placement.towers[0].host):
             saver, init_fn = train.build_saver(self.run), start.build_init_fn()
-            own_hooks = train.chief_hooks(step, self.task, self.run, saver, say=self.say)
+            own_hooks = train.chief_hooks(step, self.task, self.run, saver, say=self.say, around_save=lambda: (
+                self.peers.saving(contextlib.nullcontext())))
         initialise = build_initialise(
             saver, lambda: newest_checkpoint(self.run.train_dir) or '', v1.global_variables_initializer(),
             init_fn=init_fn)

@@ -271,6 +271,14 @@ class Peers:
             raise Refused(f'{self._taken() or "another process"} is {self.cluster.name} now: this one ends', EXIT_RETRY
                           ) from None
 
+    def saving(self, updating: contextlib.AbstractContextManager) -> contextlib.AbstractContextManager:
+        """For the chief, around a save: asks the hub first, and raises Refused if another process is the chief; returns
+        `updating`, within which no update is made."""
+        with contextlib.suppress(Unreachable):
+            self._look()
+        self.check()
+        return updating
+
     def begun(self) -> None:
         """For a session creator: a session of this worker has been made."""
         self._made = True

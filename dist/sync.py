@@ -39,8 +39,8 @@ class SyncReplicas:
     late gradients are dropped and counted. worker_index: 0 is the chief. last_step: the chief makes no update beyond
     it. device: holds the marks. check: called about once a second while waiting; raises what should end the wait.
     stop: whether a signal asked to end. give_up_secs: the chief gives up (UserError with EXIT_RETRY) when an update
-    lacks gradients for so long. gate(device): builds an operation that fails when this task may no longer write on
-    the device. Every worker makes the same variables. Raises ValueError for counts out of range.
+    lacks gradients for so long. passed(tensor, device): builds the tensor that has come to the device, if this task
+    may still write there: see Fence. Every worker makes the same variables. Raises ValueError for counts out of range.
 
     After apply_gradients: `hook`, for MonitoredSession, before any hook that reads global_step; `reset_op`, which the
     chief runs whenever it initialises or restores; `contributed` and `dropped`, int64 [num_workers], gradients of
@@ -51,7 +51,7 @@ class SyncReplicas:
                  last_step: int, device: str = '/job:ps/task:0/device:CPU:0', *,
                  check: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False,
                  log: Callable[[str], None] = print, status_secs: float = 10.0, give_up_secs: float = float('inf'),
-                 gate: Callable[[str], tf.Operation] | None = None):
+                 passed: Callable[[tf.Tensor, str], tf.Tensor] = lambda tensor, device: tensor):
         if not 1 <= replicas_to_aggregate <= num_workers:
             raise ValueError(f'cannot average {replicas_to_aggregate} gradients of {num_workers} workers')
         self.replicas_to_aggregate, self.num_workers = replicas_to_aggregate, num_workers
@@ -59,7 +59,7 @@ class SyncReplicas:
         self.check, self.stop, self.log = check, stop, log
         self.status_secs, self.give_up_secs = status_secs, give_up_secs
         self.updating = threading.Lock()
-        self._optimizer, self._device, self._gate = optimizer, device, gate
+        self._optimizer, self._device, self._passed = optimizer, device, passed
 
     def apply_gradients(self, grads_and_vars: Sequence[tuple[tf.Tensor, tf.Variable]],
                         global_step: tf.Variable, name: str | None = None) -> tf.Operation:
@@ -136,14 +136,6 @@ class SyncReplicas:
 
     def _slot(self, worker: int, variable: tf.Variable) -> Cell:
         return Cell(f'sync/{worker}/{variable.op.name}', variable.dtype, variable.shape, variable.device)
-
-    def _passed(self, tensor: tf.Tensor, device: str) -> tf.Tensor:
-        """`tensor` after it has come to the device and then passed the gate there."""
-        if self._gate is None:
-            return tensor
-        with tf.device(None), v1.device(device), tf.control_dependencies([came := tf.identity(tensor)]):
-            with tf.control_dependencies([self._gate(device)]):
-                return tf.identity(came)
 
 
 class _Doorbell:

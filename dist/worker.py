@@ -198,16 +198,16 @@ class _Worker:
     def build(self) -> tuple[TrainStep, SyncReplicas | None]:
         """The step over this worker's towers and, if training is synchronous, what wraps its optimizer."""
         wrapped: list[SyncReplicas] = []
+        fence = Fence(len(self.cluster.workers), self.cluster.index, self.peers.claim.life)
 
         def synchronous(optimizer) -> SyncReplicas:
             patience = max(self.config.start_timeout, self.config.lost_timeout)
             wrapped.append(SyncReplicas(
                 optimizer, self.aggregated, len(self.cluster.workers), self.cluster.index, self.run.max_steps,
                 check=self.peers.check, stop=lambda: self.peers.stop() or self.peers.job_ends(), log=self.say,
-                give_up_secs=patience))
+                give_up_secs=patience, passed=fence.build_passed))
             return wrapped[0]
 
-        fence = Fence(len(self.cluster.workers), self.cluster.index, self.peers.claim.life)
         step = build_train_step(
             self.machine.placement, self.task, reader=self.cluster.index, readers=len(self.cluster.workers),
             aggregated=self.aggregated, wrap_optimizer=synchronous if self.config.sync else fence.wrap)
@@ -237,7 +237,7 @@ class _Worker:
         with tf.device(self.machine.placement.towers[0].host):
             saver, init_fn = train.build_saver(self.run), start.build_init_fn()
             hooks = train.chief_hooks(with_counts(step, sync), self.task, self.run, saver, self.aggregated, self.say,
-                                      (lambda: sync.updating) if sync else contextlib.nullcontext)
+                                      lambda: self.peers.saving(sync.updating if sync else contextlib.nullcontext()))
         if sync:
             hooks.append(CountsHook(sync, self.run.log_every_steps, self.say))
         initialise = build_initialise(

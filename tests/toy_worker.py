@@ -119,7 +119,10 @@ def train(flags, cluster, server, config, stop, log) -> int:
                 saver, lambda: tf.train.latest_checkpoint(flags.train_dir) or '', v1.global_variables_initializer(),
                 sync.reset_op if sync else None)
             creator = sessions.ChiefSessionCreator(peers, server.target, config, graph, initialise)
-            around = (lambda: sync.updating) if sync else contextlib.nullcontext
+
+            def around():
+                return peers.saving(sync.updating if sync else contextlib.nullcontext())
+
             loop_hooks += [SaveHook(saver, model['global_step'], flags, log, around), FinalHook(model, log)]
         else:
             creator = sessions.WorkerSessionCreator(peers, server.target, config, graph)
@@ -135,10 +138,11 @@ def train(flags, cluster, server, config, stop, log) -> int:
 
 def sync_for(flags, cluster, peers, log):
     """What wraps the optimizer."""
+    fence = Fence(len(cluster.workers), cluster.index, peers.claim.life)
     if not flags.sync:
-        return Fence(len(cluster.workers), cluster.index, peers.claim.life).wrap
+        return fence.wrap
     from dist.sync import SyncReplicas
     return lambda optimizer: SyncReplicas(
         optimizer, flags.aggregate or len(cluster.workers), len(cluster.workers), cluster.index,
         last_step=flags.max_steps, check=peers.check, stop=peers.stop, log=log, status_secs=flags.status_secs,
-        give_up_secs=flags.lost_secs)
+        give_up_secs=flags.lost_secs, passed=fence.build_passed)

@@ -71,7 +71,7 @@ class InProcess:
             with v1.device(f'/job:worker/task:{index}/device:CPU:0'):
                 gradient = v1.placeholder(tf.float32, [2])
                 sync = SyncReplicas(optimizer, aggregate, num_workers, index, last_step, status_secs=1.0,
-                                    log=lambda line: self.lines.append(line), gate=Gate() if self.gated else None)
+                                    log=lambda line: self.lines.append(line), **({'passed': Gate()} if self.gated else {}))
                 push = sync.apply_gradients([(gradient, x)], step)
             init = v1.global_variables_initializer()
         self.lines: list[str] = []
@@ -355,9 +355,12 @@ class Gate:
     def __init__(self):
         self.closed, self.devices = v1.placeholder_with_default(False, []), []
 
-    def __call__(self, device: str) -> tf.Operation:
+    def __call__(self, tensor: tf.Tensor, device: str) -> tf.Tensor:
         self.devices.append(device)
-        return tf.raw_ops.Assert(condition=tf.logical_not(self.closed), data=['not the one any more'])
+        with v1.device(device), tf.control_dependencies([tensor]):
+            gate = tf.raw_ops.Assert(condition=tf.logical_not(self.closed), data=['not the one any more'])
+            with tf.control_dependencies([gate]):
+                return tf.identity(tensor)
 
 
 def test_behind_a_closed_gate_nothing_is_written():
@@ -369,11 +372,11 @@ def test_behind_a_closed_gate_nothing_is_written():
         cluster.updates(0.5)
         assert cluster.run(1, 'x').tolist() == [-1, -2]
         chief, worker = cluster.workers
-        assert chief['sync']._gate.devices and set(chief['sync']._gate.devices) == {'/job:ps/task:0/device:CPU:0'}
+        assert chief['sync']._passed.devices and set(chief['sync']._passed.devices) == {'/job:ps/task:0/device:CPU:0'}
         looks = [chief['sync'].arrivals.look(chief['session'], wait=False).tolist()]
         ticket = chief['session'].run(chief['sync'].ticket)
         for parts in cluster.workers:
-            feed = {parts['gradient']: [9, 9], parts['sync'].ticket_in_hand: ticket, parts['sync']._gate.closed: True}
+            feed = {parts['gradient']: [9, 9], parts['sync'].ticket_in_hand: ticket, parts['sync']._passed.closed: True}
             with pytest.raises(tf.errors.InvalidArgumentError, match='not the one any more'):
                 parts['session'].run(parts['push'], feed)
             with parts['graph'].as_default():
@@ -385,7 +388,7 @@ def test_behind_a_closed_gate_nothing_is_written():
             cluster.push(worker, 5.0)
         with pytest.raises(tf.errors.InvalidArgumentError, match='not the one any more'):
             chief['session'].run(chief['sync'].update_op, {chief['sync'].chosen: [True] * 2,
-                                                           chief['sync']._gate.closed: True})
+                                                           chief['sync']._passed.closed: True})
         assert cluster.run(1, 'x').tolist() == [-1, -2] and cluster.run(1, 'step') == 1
         assert chief['session'].run(chief['sync'].ticket) == ticket
         assert chief['session'].run(chief['sync'].begun) == ticket - 1
