@@ -25,7 +25,7 @@ from inception_mg.config import (
     OptimizerConfig,
     RunConfig,
 )
-from inception_mg.errors import FlagError, UserError
+from inception_mg.errors import EXIT_FAILED, EXIT_RETRY, FlagError, UserError
 from inception_mg.fast.operations import PLAIN
 from inception_mg.run_dir import run_state
 from inception_mg.run_dir.alone import alone_in
@@ -203,7 +203,8 @@ def test_what_a_dead_chief_had_not_saved_is_saved_by_the_next(tmp_path):
             assert times[0] == times[1]
 
 
-@pytest.mark.parametrize('way, code', [('one_machine', 1), ('between_graph', 75), ('in_graph', 75)])
+@pytest.mark.parametrize('way, code', [
+    ('one_machine', EXIT_FAILED), ('between_graph', EXIT_RETRY), ('in_graph', EXIT_RETRY)])
 def test_a_second_training_in_one_train_dir_is_refused_before_it_wrote_anything(way, code, tmp_path, monkeypatch):
     monkeypatch.setattr(run_state, 'alone_in', functools.partial(alone_in, patience=0))
     task = Task(toy_model.dataset_for(8), toy_model.toy_loss, 8, 8)
