@@ -62,7 +62,13 @@ case ${1:-} in
         [ -f "$key" ] || (umask 077 && mkdir -p "${key%/*}" && wg genkey >"$key")
         wg pubkey <"$key" ;;
     up) [ -r "${2:-}" ] || fail "up needs the list of machines: a file"; up "$2" ;;
-    run) shift; exec ip netns exec "$name" ${SUDO_USER:+sudo -u "$SUDO_USER" --} "$@" ;;
+    run)
+        shift
+        if [ -n "${SUDO_UID:-}" ]; then  # Not as root: a task needs none of its rights.
+            home=$(getent passwd "$SUDO_UID" | cut -d: -f6)
+            set -- env HOME="$home" setpriv --reuid "$SUDO_UID" --regid "$SUDO_GID" --init-groups -- "$@"
+        fi
+        exec ip netns exec "$name" "$@" ;;
     down)
         tasks=$({ ip netns pids "$name" 2>/dev/null || true; } | wc -l)
         [ "$tasks" = 0 ] || fail "$tasks processes run in namespace $name: end them first"

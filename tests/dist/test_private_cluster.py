@@ -3,6 +3,7 @@ through the tunnel, nobody outside of it reaches a port, and nothing on the wire
 
 import os
 import pathlib
+import pwd
 import shutil
 import socket
 import stat
@@ -36,7 +37,7 @@ def lacking() -> str:
     """Why this cannot be tested here; '' if it can."""
     if sys.platform != 'linux' or os.geteuid() != 0:
         return 'only root can make machines out of network namespaces'
-    if missing := [tool for tool in ('ip', 'wg', 'wireguard-go', 'nsenter') if not shutil.which(tool)]:
+    if missing := [tool for tool in ('ip', 'wg', 'wireguard-go', 'nsenter', 'setpriv') if not shutil.which(tool)]:
         return f'no {", ".join(missing)} on this machine (iproute2, wireguard-tools, wireguard-go, util-linux)'
     try:
         os.close(os.open('/dev/net/tun', os.O_RDWR))
@@ -69,10 +70,11 @@ def inner(letter: str) -> str:
     return f'10.86.0.{1 + MACHINES.index(letter)}'
 
 
-def helper(letter: str, *words: str, check: bool = True) -> str:
+def helper(letter: str, *words: str, check: bool = True, **environ: str) -> str:
     """Runs private_cluster.sh on a machine; returns what it said, or where `check` is false what it refused with."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith('SUDO_')}
     done = subprocess.run(['nsenter', f'--net=/run/netns/{machine(letter)}', 'bash', str(SCRIPT), *words], text=True,
-                          env={**os.environ, 'PRIVATE_CLUSTER': tunnel(letter)}, capture_output=True)
+                          env={**own, 'PRIVATE_CLUSTER': tunnel(letter), **environ}, capture_output=True)
     assert (done.returncode == 0) == check, done.stderr
     return done.stdout if check else done.stderr
 
@@ -246,6 +248,8 @@ def test_the_helper_says_who_is_who_keeps_keys_to_itself_and_leaves_nothing(tunn
         ['127.0.0.1', 'localhost'], *([inner(letter), letter] for letter in MACHINES)]
     code = 'from dist.server import open_interfaces; print(open_interfaces())'
     assert helper('a', 'run', 'env', f'PYTHONPATH={ROOT}', sys.executable, '-c', code) == f"['{tunnel('a')}']\n"
+    as_caller = helper('a', 'run', 'sh', '-c', 'id -u; id -g; echo $HOME', SUDO_UID='65534', SUDO_GID='65534')
+    assert as_caller.split() == ['65534', '65534', pwd.getpwuid(65534).pw_dir]
     with subprocess.Popen(['ip', 'netns', 'exec', tunnel('a'), 'cat'], stdin=subprocess.PIPE) as task:
         while str(task.pid) not in subprocess.run(['ip', 'netns', 'pids', tunnel('a')], capture_output=True,
                                                   text=True).stdout.split():
