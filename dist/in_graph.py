@@ -25,7 +25,7 @@ from dist.session import ClusterSessionCreator, PeersHook, build_initialise
 from dist.status import JoinHook
 from dist.worker import explaining_loss
 from inception_mg.config import ClusterConfig, DeviceConfig, InGraphConfig, RunConfig
-from inception_mg.errors import EXIT_SIGTERM, UserError
+from inception_mg.errors import EXIT_RETRY, EXIT_SIGTERM, UserError
 from inception_mg.placement import Placement, in_graph
 from inception_mg.run_dir import run_state
 from inception_mg.training import train
@@ -72,7 +72,7 @@ def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     machine = own_machine(devices, options)
     train.make_directory(run.train_dir, 'train_dir')
     stopper = Stopper()
-    with run_state.announced(run.train_dir), stopper.listening(), explaining_loss(cluster):
+    with run_state.announced(run.train_dir, taken=EXIT_RETRY), stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, unfiltered_config(cluster, machine.session_config), say)
         peers = Peers(cluster, Job({}), config.start_timeout, config.lost_timeout,
                       lambda: bool(stopper.signal_name), say, boards=board.connect_boards(cluster, one_client=True))

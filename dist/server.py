@@ -8,14 +8,16 @@ import ctypes
 import errno
 import os
 import socket
+import struct
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
-from dist.hosts import Cluster, split_address
+from dist.hosts import Cluster, is_loopback_host, split_address
 from inception_mg.errors import FlagError, UserError
 from inception_mg.reasons import reason_of
 
+_SIOCGIFFLAGS, _IFF_UP, _IFF_LOOPBACK = 0x8913, 0x1, 0x8  # Of <linux/sockios.h> and <linux/if.h>.
 # mallopt's parameters (malloc.h) and the values that they get.
 _KEEP = {
     # M_ARENA_MAX: the heaps of further arenas, 64 MB each, go back whenever they are empty; but many cores need some.
@@ -121,8 +123,8 @@ def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
         raise UserError(f'{cluster.name} cannot start its server on {cluster.address}: '
                         f'{reason_of(error)}') from None
     log(f'{cluster.name} serves on {cluster.address}')
-    if not is_loopback(cluster.address):
-        log(f'{cluster.name}: {open_port_warning(cluster.address)}')
+    if warning := open_port_warning(cluster, open_interfaces()):
+        log(f'{cluster.name}: {warning}')
     return server
 
 
@@ -152,13 +154,44 @@ def leave_process(code: int) -> None:
     os._exit(code)
 
 
-def is_loopback(address: str) -> bool:
-    """Whether 'host:port' names this machine's loopback interface."""
-    host = split_address(address, '')[0].lower()
-    return host in ('localhost', '::1') or host.startswith('127.')
+def open_interfaces() -> list[str]:
+    """The network interfaces through which others may reach this process: those that are up, without the loopback's."""
+    return [name for _, name in socket.if_nameindex() if _interface_flags(name) & (_IFF_UP | _IFF_LOOPBACK) == _IFF_UP]
 
 
-def open_port_warning(address: str) -> str:
-    """The line that says who can reach a TensorFlow server: anyone, whatever address is listed."""
-    return (f'port {split_address(address, "")[1]} listens on every network interface, without '
-            'authentication or encryption: whoever reaches it can run code here; keep it behind a firewall')
+def _interface_flags(name: str) -> int:
+    if sys.platform != 'linux':  # Where other numbers mean this: which are up is not asked for.
+        return _IFF_LOOPBACK if name.startswith('lo') else _IFF_UP
+    import fcntl
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack('16sH14x', name.encode(), 0))
+        except OSError:  # It has gone meanwhile.
+            return 0
+    return struct.unpack('16sH14x', answer)[1]
+
+
+def open_port_warning(cluster: Cluster, interfaces: Sequence[str]) -> str:
+    """The line that says who can reach the TensorFlow servers of this machine: anyone, whatever address is listed.
+
+    The first task of a machine says it for all of them; '' for the others, and where no interface leads in.
+    """
+    def machine_of(address: str) -> str:
+        host = split_address(address, '')[0].lower()
+        return 'localhost' if is_loopback_host(host) else host
+
+    here = [address for address in cluster.ps + cluster.workers
+            if address and machine_of(address) == machine_of(cluster.address)]
+    if not interfaces or here[0] != cluster.address:
+        return ''
+    ports, names = (some_of(part) for part in ([address.rpartition(':')[2] for address in here], interfaces))
+    return (f'port{"s" * (len(here) > 1)} {ports} of this machine {"are" if len(here) > 1 else "is"} open on every '
+            f'network interface ({names}), without password or encryption: whoever reaches '
+            f'{"one" if len(here) > 1 else "it"} can run code here; docs/security.md says how to close '
+            f'{"them" if len(here) > 1 else "it"}')
+
+
+def some_of(parts: Sequence[str], most: int = 3) -> str:
+    """The first few, and how many there are besides."""
+    more = len(parts) - most
+    return ', '.join(parts[:most]) + (f' and {more} more' if more > 0 else '')

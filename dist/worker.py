@@ -67,7 +67,7 @@ def run_worker(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     announced = contextlib.nullcontext()
     if cluster.is_chief:
         train.make_directory(run.train_dir, 'train_dir')
-        announced = run_state.announced(run.train_dir)
+        announced = run_state.announced(run.train_dir, taken=EXIT_RETRY)
     stopper = Stopper('saving after this step' if cluster.is_chief else 'ending after this step')
     with announced, stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, machine.session_config, say)

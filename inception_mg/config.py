@@ -150,8 +150,8 @@ class RunConfig:
     save_summaries_secs: float = option(
         180.0, 'Seconds between two summaries of histograms and distorted images.')
     max_checkpoints_to_keep: int = option(
-        5, 'Of the checkpoints that this process writes keep the newest this many; 0 = all. Those of '
-        'earlier runs are never touched.')
+        5, 'Of the checkpoints that this job has written, over all its restarts, keep the newest this many; 0 = all. '
+        'Those that another job left are never touched.')
     fine_tune: bool = option(
         False, 'Take all but the two heads from --pretrained_model_checkpoint_path.')
     pretrained_model_checkpoint_path: str = option(

@@ -8,7 +8,7 @@ from conftest import ROOT
 
 from inception_mg import config
 
-PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted((ROOT / 'docs').glob('*.md'))]
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md', *sorted((ROOT / 'docs').glob('*.md'))]
 PROGRAMS = {path.name: path.read_text() for path in (ROOT / 'scripts').glob('*.py')}
 OF_OTHERS = {'help', 'helpfull', 'outdir', 'cluster'}  # Of absl, python -m build and quickstart.sh.
 

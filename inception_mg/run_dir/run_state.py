@@ -9,8 +9,9 @@ import json
 import os
 from collections.abc import Callable, Iterator
 
-from inception_mg.errors import UserError
+from inception_mg.errors import EXIT_FAILED, UserError
 from inception_mg.files import write_text
+from inception_mg.run_dir.alone import alone_in
 
 STOP_FILE = 'STOP'
 STATE_FILE = 'training.json'
@@ -59,20 +60,22 @@ def is_over(train_dir: str) -> bool:
 
 
 @contextlib.contextmanager
-def announced(train_dir: str) -> Iterator[None]:
+def announced(train_dir: str, taken: int = EXIT_FAILED) -> Iterator[None]:
     """Within, training is running as far as others need to know, although it still gets ready; for around `recording`.
 
-    One that is refused before it began leaves behind what was said before.
+    One that is refused before it began leaves behind what was said before. Raises UserError with the exit code `taken`
+    where another process trains in train_dir (see alone_in).
     """
-    before = read_state(train_dir)
-    write_state(train_dir, RUNNING)
-    try:
-        yield
-    except BaseException:
-        if read_state(train_dir) == RUNNING:
-            with contextlib.suppress(UserError):
-                write_state(train_dir, before or INTERRUPTED)
-        raise
+    with alone_in(train_dir, taken):
+        before = read_state(train_dir)
+        write_state(train_dir, RUNNING)
+        try:
+            yield
+        except BaseException:
+            if read_state(train_dir) == RUNNING:
+                with contextlib.suppress(UserError):
+                    write_state(train_dir, before or INTERRUPTED)
+            raise
 
 
 @contextlib.contextmanager

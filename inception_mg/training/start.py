@@ -10,6 +10,7 @@ import tensorflow as tf
 from inception_mg.config import RunConfig
 from inception_mg.errors import FlagError
 from inception_mg.run_dir.run_state import refuse_stopped
+from inception_mg.run_dir.written import Written
 from inception_mg.weights import checkpoints
 from inception_mg.weights.sources import Weights, open_weights
 from inception_mg.weights.warm_start import WarmStart, plan_warm_start
@@ -99,15 +100,37 @@ class Start(NamedTuple):
         return plan_warm_start(self.weights, model, self.fine_tune)
 
 
-class ResumingSaver(v1.train.Saver):
-    """Saves and restores all variables, and also restores one checkpoint that does not fit quite.
+class JobSaver(v1.train.Saver):
+    """Saves and restores all variables: one unsharded checkpoint, whatever devices they are on.
 
-    What `odd` may lack are slots of the optimizer (it is of a run with frozen blocks, or has weights only): they begin
+    Of those that this job has written, over all its lives, it keeps the newest run.max_checkpoints_to_keep, and never
+    touches others. newest: the path prefix of the one in run.train_dir that this life begins at, or None.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], run: RunConfig, newest: str | None):
+        super().__init__(variables, max_to_keep=None)
+        self._written = Written.of_job(run.train_dir, run.max_checkpoints_to_keep, newest)
+
+    def save(self, sess: v1.Session, save_path: str, global_step: int, **options) -> str:
+        """As Saver.save, to `save_path` in run.train_dir; UserError where the list of checkpoints cannot be written."""
+        folder, name = os.path.split(f'{save_path}-{global_step}')
+        self._written.begin(name)
+        path = super().save(sess, save_path, global_step, write_state=False, **options)
+        # By names alone, so that the folder can be moved.
+        v1.train.update_checkpoint_state(os.path.abspath(folder), name, self._written.end(name))
+        self._written.prune()
+        return path
+
+
+class ResumingSaver(JobSaver):
+    """Also restores one checkpoint that does not fit quite, the one that this life begins at.
+
+    What it may lack are slots of the optimizer (it is of a run with frozen blocks, or has weights only): they begin
     anew. Its global_step may be float32, as the 2016 program has it.
     """
 
-    def __init__(self, variables: Sequence[tf.Variable], odd: str, **options):
-        super().__init__(variables, **options)
+    def __init__(self, variables: Sequence[tf.Variable], run: RunConfig, odd: str):
+        super().__init__(variables, run, odd)
         self._odd, lacking = odd, lacking_slots(odd, variables)
         steps = [v for v in variables if v.op.name == 'global_step' and checkpoints.step_is_float(odd)]
         self._begin_anew = v1.variables_initializer(lacking)
@@ -125,13 +148,11 @@ class ResumingSaver(v1.train.Saver):
         sess.run(self._steps)
 
 
-def build_saver(run: RunConfig) -> v1.train.Saver:
-    """A saver of all variables: one unsharded checkpoint, whatever devices they are on."""
+def build_saver(run: RunConfig) -> JobSaver:
+    """The saver of all variables of a training that begins at the newest checkpoint in run.train_dir, or anew."""
     variables, newest = v1.global_variables(), checkpoints.newest_checkpoint(run.train_dir)
-    options = {'max_to_keep': run.max_checkpoints_to_keep or None, 'save_relative_paths': True}
-    if newest and (lacking_slots(newest, variables) or checkpoints.step_is_float(newest)):
-        return ResumingSaver(variables, newest, **options)
-    return v1.train.Saver(variables, **options)
+    odd = newest and (lacking_slots(newest, variables) or checkpoints.step_is_float(newest))
+    return (ResumingSaver if odd else JobSaver)(variables, run, newest)
 
 
 def lacking_slots(checkpoint: str, variables: Sequence[tf.Variable]) -> list[tf.Variable]:

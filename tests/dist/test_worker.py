@@ -1,24 +1,39 @@
 """A worker's graph, without any process: what sits where, and what the refusals say."""
 
 import dataclasses
+import functools
+import os
 import re
 import types
 
 import pytest
 import tensorflow as tf
+import toy_model
 from forms import FAST
 
+from dist import in_graph
 from dist import worker as workers
 from dist.hosts import Cluster
 from dist.job import describe_graph
 from dist.peers import ClusterLost, Peers
 from inception_mg.training.image_task import image_task
-from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
-from inception_mg.errors import FlagError
+from inception_mg.config import (
+    ClusterConfig,
+    DataConfig,
+    DeviceConfig,
+    InGraphConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+)
+from inception_mg.errors import EXIT_FAILED, EXIT_RETRY, FlagError, UserError
 from inception_mg.fast.operations import PLAIN
+from inception_mg.run_dir import run_state
+from inception_mg.run_dir.alone import alone_in
 from inception_mg.training import train
 from inception_mg.training.devices import local_machine
 from inception_mg.training.hooks import CheckpointHook
+from inception_mg.training.task import Task
 
 v1 = tf.compat.v1
 CLUSTER = Cluster(('127.0.0.1:1', '127.0.0.1:2'), ('127.0.0.1:3', '127.0.0.1:4', '127.0.0.1:5'), 'worker', 0)
@@ -189,3 +204,22 @@ def test_what_a_dead_chief_had_not_saved_is_saved_by_the_next(tmp_path):
                 hook.after_create_session(session, None)  # At once: who knows how long it lives.
                 times.append((tmp_path / 'model.ckpt-5.index').stat().st_mtime_ns)
             assert times[0] == times[1]
+
+
+@pytest.mark.parametrize('way, code', [
+    ('one_machine', EXIT_FAILED), ('between_graph', EXIT_RETRY), ('in_graph', EXIT_RETRY)])
+def test_a_second_training_in_one_train_dir_is_refused_before_it_wrote_anything(way, code, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_state, 'alone_in', functools.partial(alone_in, patience=0))
+    task = Task(toy_model.dataset_for(8), toy_model.toy_loss, 8, 8)
+    run, devices, config = RunConfig(train_dir=str(tmp_path), max_steps=1), DeviceConfig(), ClusterConfig()
+    with alone_in(str(tmp_path)):
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        with pytest.raises(UserError, match=f'process {os.getpid()} on .* trains in {tmp_path}') as error:
+            if way == 'one_machine':
+                train.train_here(task, devices, run)
+            elif way == 'between_graph':
+                workers.run_worker(CLUSTER, task, devices, run, config)
+            else:
+                in_graph.run_client(CLUSTER, task, devices, run, InGraphConfig(), config)
+        assert error.value.exit_code == code and '\n' not in str(error.value)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -300,6 +300,7 @@ def test_a_private_network_has_a_loopback_that_nobody_else_reaches():
         pytest.skip('this system does not allow network namespaces without root')
     port, = free_ports(1)
     code = 'import socket; from dist.launch.local import raise_loopback; raise_loopback()\n' \
+           'from dist.server import open_interfaces; assert open_interfaces() == []\n' \
            f'server = socket.create_server(("127.0.0.1", {port}))\n' \
            'socket.create_connection(server.getsockname(), 5)\n' \
            'print([name for _, name in socket.if_nameindex()], flush=True); input()'
