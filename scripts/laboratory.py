@@ -8,8 +8,8 @@
     python scripts/laboratory.py --log_directory=run2/logs move worker1    it is killed and gets another address
     python scripts/laboratory.py --log_directory=run2/logs kill worker1    it is killed and started again
 
---log_directory is that of the launcher: without the flag it is logs in --train_dir. Exit codes: 0, or 1 when no cluster
-answers, 2 for a command that is none.
+--log_directory is that of the launcher: without the flag it is logs in --train_dir. Exit codes: 0, 1 when no cluster
+answers or it refuses, 2 for a command that is none.
 """
 
 from collections.abc import Sequence

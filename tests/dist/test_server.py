@@ -15,6 +15,7 @@ from dist.server import (
     hide_gpus,
     keep_freed_memory,
     open_interfaces,
+    limit_unanswered,
     open_port_warning,
     session_config,
     start_server,
@@ -176,3 +177,15 @@ def test_gpus_of_which_none_is_shown(shown):
     with pytest.raises(FlagError, match='--gpus=0, but CUDA_VISIBLE_DEVICES=.* shows none'):
         choose_gpus('0', environ)
     assert environ == {'CUDA_VISIBLE_DEVICES': shown}
+
+
+def test_connections_whose_data_nobody_acknowledges_are_closed():
+    """Those of this process, both ends, and no others of its files; what the kernel does then is its own affair."""
+    with socket.create_server(('127.0.0.1', 0)) as listener, socket.create_connection(listener.getsockname()) as client:
+        accepted, _ = listener.accept()
+        with accepted, open(__file__):
+            assert limit_unanswered(7.5) >= 3
+            for end in (client, accepted, listener):
+                assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7500
+            client.sendall(b'x')
+            assert accepted.recv(1) == b'x'

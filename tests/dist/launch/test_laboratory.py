@@ -225,6 +225,20 @@ def test_drills():
             control.parse_drills(text, MACHINES)
 
 
+def test_a_move_waits_for_the_end_of_the_task(make):
+    """The address changes when the task is started again: until it has ended, its connections are those of the old."""
+    laboratory, killed = make('ps0', 'worker0'), []
+    orders = control.Control(laboratory, {'ps0': 'ps 0', 'worker0': 'worker 0'}, killed.append, lambda task: False)
+    before = laboratory.address('worker0')
+    assert orders.obey('move worker0') == 'worker 0 is killed, and worker0 gets another address'
+    assert killed == ['worker 0'] and laboratory.address('worker0') == before and orders.settle('ps0') == ''
+    assert orders.settle('worker0') == f'worker0 had the address {before} and has {laboratory.address("worker0")}'
+    assert laboratory.address('worker0') != before and orders.settle('worker0') == ''
+    assert 'worker 0, gone' in orders.obey('status')
+    with pytest.raises(FlagError, match='no command'):
+        orders.obey('burn worker0')
+
+
 def test_commands_from_another_terminal(tmp_path):
     folder = tmp_path / ('long' * 40)  # Longer than the name of a socket may be.
     folder.mkdir()
