@@ -19,7 +19,6 @@ from dist.hosts import Cluster
 from dist.job import Job, graph_difference, job_difference
 from dist.reach import WrongMachine, unreached
 from dist.server import leave_process
-from dist.stale import end_stale
 from dist.verdict import BETWEEN, DONE, ENDING, ENTERING, FAILED, IN_CALL, RUNNING, WAITING, Seen, Silence, Verdict
 from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, UserError
 
@@ -296,7 +295,6 @@ class Peers:
         secs = self._calls.longest()
         try:
             if self._missing or secs > CALL_SECS:
-                end_stale(self.cluster)
                 self.missing_ps()
             else:
                 self._look()

@@ -10,7 +10,6 @@ from dist import verdict
 from dist.board import Board, Unreachable, check_card, connect_boards
 from dist.hosts import Cluster
 from dist.reach import unreached
-from dist.stale import keep_ending_stale
 from dist.verdict import ServingSeen, Silence, is_over
 
 EVERY_SECS = 0.3  # A look at its own board costs nothing.
@@ -31,7 +30,6 @@ def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600
     life = own.setup(cluster.lists)
     hub = own if mine == 0 else boards[0]
     log(f'{cluster.name} is ready for ' + ('the chief' if one_client else f'{clients} workers'))
-    keep_ending_stale(cluster)
     checked = False
     silence, beats, asked, over, next_call = Silence(clients), [0] * clients, 0.0, 0.0, 0.0
     while True:

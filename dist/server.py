@@ -4,18 +4,17 @@ TensorFlow is imported only inside the two functions that need it: a ps must hid
 TensorFlow is loaded, and a taken port should be said without waiting for the import.
 """
 
-import contextlib
 import ctypes
 import errno
 import os
 import socket
 import struct
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 from dist.hosts import Cluster, is_loopback_host, split_address
+from dist.stale import look_after_connections
 from inception_mg.errors import FlagError, UserError
 from inception_mg.reasons import reason_of
 
@@ -27,7 +26,6 @@ _KEEP = {
     -3: 32 << 20,   # M_MMAP_THRESHOLD: the largest that is accepted; larger blocks get pages of their own.
     -1: 2**31 - 1,  # M_TRIM_THRESHOLD: bytes that may lie free at the end of the heap.
 }
-UNANSWERED_SECS = 20.0  # What gRPC's own keepalive allows, which TensorFlow leaves off.
 
 
 def hide_gpus(environ: MutableMapping[str, str]) -> None:
@@ -125,7 +123,7 @@ def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
     except tf.errors.OpError as error:
         raise UserError(f'{cluster.name} cannot start its server on {cluster.address}: '
                         f'{reason_of(error)}') from None
-    threading.Thread(target=_limit_again, name='connections', daemon=True).start()
+    look_after_connections(cluster)
     log(f'{cluster.name} serves on {cluster.address}')
     if warning := open_port_warning(cluster, open_interfaces()):
         log(f'{cluster.name}: {warning}')
@@ -145,35 +143,6 @@ def keep_freed_memory(environ: Mapping[str, str]) -> bool:
         return False
     mallopt = getattr(ctypes.CDLL(None), 'mallopt', None)
     return mallopt is not None and all([mallopt(*setting) for setting in _KEEP.items()])
-
-
-def limit_unanswered(secs: float = UNANSWERED_SECS) -> int:
-    """Has the kernel close any TCP connection of this process whose data stays unacknowledged for `secs`; returns how
-    many there are. On Linux; elsewhere 0.
-
-    When a machine is out of reach for a while, TCP tries again after twice the time at each failure, so a connection
-    lives on as late again as it was dead: 42 s late after a minute. All sessions of a process share it, new ones too.
-    A closed one is replaced within seconds. TensorFlow gives no way to say this to gRPC.
-    """
-    folder, option, count = '/proc/self/fd', getattr(socket, 'TCP_USER_TIMEOUT', None), 0
-    if option is None or not os.path.isdir(folder):
-        return 0
-    for name in os.listdir(folder):
-        with contextlib.suppress(OSError):  # It was closed meanwhile.
-            if not os.readlink(f'{folder}/{name}').startswith('socket:'):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as connection:
-                if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
-                    connection.setsockopt(socket.IPPROTO_TCP, option, int(1000 * secs))
-                    count += 1
-    return count
-
-
-def _limit_again() -> None:
-    """New connections are made all the time."""
-    while True:
-        limit_unanswered()
-        time.sleep(2)
 
 
 def leave_process(code: int) -> None:

@@ -1,10 +1,11 @@
 """Connections that lead nowhere any more, and of which TCP has not noticed.
 
-When a machine's cable is cut and its task is started elsewhere under the same name, gRPC keeps the old connection for
-as long as TCP sends again, a quarter of an hour: nobody closed it, and a name is looked up again only when a connection
-has failed. And when the cable is whole again TCP sends again only after a pause as long as the cut. So whoever serves,
-or waits in vain, ends connections to addresses that no listed name stands for any more, and those that wait to send
-again where a new connection is accepted; gRPC then looks for itself.
+When a machine is out of reach for a while, TCP tries again after twice the time at each failure, so a connection lives
+on as late again as it was dead; and when the machine is gone, and its task was started elsewhere under the same name,
+gRPC keeps the connection for a quarter of an hour, for a name is looked up again only when a connection has failed. All
+sessions of a process share one connection to each task, new ones too. So every task sees to its own: data that stays
+unacknowledged closes a connection after a while, and connections to addresses that no listed name stands for any more
+are ended. gRPC replaces either within seconds. TensorFlow gives no way to say this to gRPC itself.
 """
 
 import contextlib
@@ -15,49 +16,52 @@ import time
 
 from dist.hosts import Cluster, split_address
 
-EVERY_SECS = 5.0
-RETRANSMITS = 2  # In struct tcp_info of <linux/tcp.h>: how often TCP has sent again without an answer,
-MANY = 3         # and how many of these are no hiccup.
+UNANSWERED_SECS = 20.0  # What gRPC's own keepalive allows, which TensorFlow leaves off.
+EVERY_SECS = 2.0
 
 
-def end_stale(cluster: Cluster) -> list[str]:
-    """Ends this process's stale connections to ports of the host lists; returns where they led.
+def look_after_connections(cluster: Cluster) -> None:
+    """Does both every few seconds, in a thread of its own, for new connections are made all the time; to look up a name
+    may take long."""
+    def run() -> None:
+        while True:
+            limit_unanswered()
+            end_moved(cluster)
+            time.sleep(EVERY_SECS)
 
-    Does nothing where a name cannot be looked up, or on a system without /proc.
-    """
+    threading.Thread(target=run, name='connections', daemon=True).start()
+
+
+def limit_unanswered(secs: float = UNANSWERED_SECS) -> int:
+    """Has the kernel close any TCP connection of this process whose data stays unacknowledged for `secs`; returns how
+    many there are. On Linux; elsewhere 0."""
+    option, count = getattr(socket, 'TCP_USER_TIMEOUT', None), 0
+    for connection in _connections() if option is not None else []:
+        with contextlib.suppress(OSError), connection:  # It was closed meanwhile.
+            connection.setsockopt(socket.IPPROTO_TCP, option, int(1000 * secs))
+            count += 1
+    return count
+
+
+def end_moved(cluster: Cluster) -> list[str]:
+    """Ends this process's connections to a port of the host lists at an address that no listed host has now; returns
+    where they led. Does nothing where a name cannot be looked up, or on a system without /proc."""
     listed: dict[int, set[str]] = {}
     for host, port in (split_address(address, '') for address in {*cluster.ps, *cluster.workers} - {''}):
         try:
             listed.setdefault(port, set()).update(addresses_of(host))
         except OSError:
             return []
-    ended, accepted = [], {}
+    ended = []
     for connection in _connections():
         with contextlib.suppress(OSError), connection:
             host, port = connection.getpeername()[:2]
             host = host.removeprefix('::ffff:').partition('%')[0]
-            if port not in listed or connection.getsockname()[1] == port:
-                continue  # Of something else; or somebody's to this task, who will see to it.
-            stale = host not in listed[port]
-            if not stale and _waits_to_send(connection):
-                if (host, port) not in accepted:
-                    accepted[host, port] = _accepts(host, port)
-                stale = accepted[host, port]
-            if stale:
+            # One that came to this task's own port is somebody else's to see to.
+            if port in listed and host not in listed[port] and connection.getsockname()[1] != port:
                 connection.shutdown(socket.SHUT_RDWR)
                 ended.append(f'{host}:{port}')
     return ended
-
-
-def _waits_to_send(connection: socket.socket) -> bool:
-    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 8)[RETRANSMITS] >= MANY
-
-
-def _accepts(host: str, port: int) -> bool:
-    with contextlib.suppress(OSError):
-        socket.create_connection((host, port), 1.0).close()
-        return True
-    return False
 
 
 def addresses_of(host: str) -> set[str]:
@@ -76,18 +80,8 @@ def is_here(host: str) -> bool:
     return False
 
 
-def keep_ending_stale(cluster: Cluster) -> None:
-    """Does so every few seconds, in a thread of its own: to look up a name may take long."""
-    def run() -> None:
-        while True:
-            time.sleep(EVERY_SECS)
-            end_stale(cluster)
-
-    threading.Thread(target=run, name='stale connections', daemon=True).start()
-
-
 def _connections() -> list[socket.socket]:
-    """Copies of this process's sockets."""
+    """Copies of this process's TCP sockets."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir('/proc/self/fd'):

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from dist.hosts import Cluster
+from dist.stale import limit_unanswered
 from dist.server import (
     bypass_proxy,
     check_port,
@@ -15,7 +16,6 @@ from dist.server import (
     hide_gpus,
     keep_freed_memory,
     open_interfaces,
-    limit_unanswered,
     open_port_warning,
     session_config,
     start_server,
