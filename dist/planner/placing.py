@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 
 from dist.planner.networks import Variable
+from inception_mg import dealing
 
 
 def largest_first(network: Sequence[Variable], num_ps: int) -> list[int]:
     """Ours: the trained ones from the largest down, each to the ps with the fewest bytes."""
-    places, loads = {}, [0] * num_ps
-    trained = [variable for variable in network if variable.trained]
-    for number in sorted(range(len(trained)), key=lambda k: -trained[k].bytes):
-        places[number] = loads.index(min(loads))
-        loads[places[number]] += trained[number].bytes
-    return [places[number] for number in range(len(trained))]
+    return dealing.largest_first([variable.bytes for variable in network if variable.trained], num_ps)
 
 
 def in_creation_order(network: Sequence[Variable], num_ps: int) -> list[int]:

@@ -22,6 +22,8 @@ from inception_mg.report import plots
 from inception_mg.errors import FlagError
 from inception_mg.model.inception_v3 import BLOCK_COST
 from inception_mg.placement import in_graph
+from inception_mg.training.ps_strategy import LargestFirst
+from inception_mg.training.task import Task
 from inception_mg.training.towers import Variables
 
 v1 = tf.compat.v1
@@ -69,7 +71,9 @@ def test_bytes_per_ps_are_those_of_the_placed_variables():
 
     placement = in_graph(3, [['/device:CPU:0']])
     with tf.Graph().as_default():
-        variables = Variables(placement.variables)
+        strategy = LargestFirst(3)
+        strategy.learn(Task(None, lambda batch, tower: build_tower(), 1, 1), (), placement.towers[0])
+        variables = Variables(placement.variables, strategy=strategy)
         with variables.on(placement.towers[0].host):
             v1.train.create_global_step()
             build_tower()
