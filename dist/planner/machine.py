@@ -47,6 +47,8 @@ class Machine:
     bus_rate: float = 12e9
     shared_power: float = 0.0
     ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    measured: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     facts: tuple[str, ...] = ()
 
     def seconds(self, batch_size: int) -> float:
@@ -94,6 +96,8 @@ def load(path: str) -> Machine:
                                     for name, size, macs, trained in values['variables'])
         values['speeds'] = {int(batch): float(speed) for batch, speed in values['speeds'].items()}
         values['ranges'] = {name: (float(low), float(high)) for name, (low, high) in values['ranges'].items()}
+        values['measured'] = {int(count): float(speed) for count, speed in values['measured'].items()}
+        values['settings'] = dict(values['settings'])
         values['facts'] = tuple(map(str, values['facts']))
         machine = Machine(**values)
         numbers = [getattr(machine, field.name) for field in dataclasses.fields(machine)
@@ -109,24 +113,27 @@ def load(path: str) -> Machine:
     return machine
 
 
+OURS = {'model': 'inception_v3', 'width': 1.0, 'image_size': 299, 'compute_dtype': 'float32'}
+
+
 def _dgx() -> Machine:
     return Machine(
         'dgx1_p100', tables.BENCHMARKS, 'inception_v3', network('inception_v3'), {32: 128, 64: 142},
         ps_rate=4e9, worker_rate=4e9, own_gbits=25, host_rate=14e9, cores=40,
-        facts=('8 P100 of one machine; its network is assumed to be 25 Gbit/s',))
+        settings=OURS, facts=('8 P100 of one machine; its network is assumed to be 25 Gbit/s',))
 
 
 def _piz_daint() -> Machine:
     rate = published.node_rate(tables.PIZ_DAINT, 128)
     return Machine('piz_daint', tables.CSCS, 'inception_v3', network('inception_v3'), {64: 138.23},
-                   ps_rate=rate, worker_rate=rate, cores=12,
+                   ps_rate=rate, worker_rate=rate, cores=12, measured=tables.PIZ_DAINT.measured, settings=OURS,
                    facts=('one P100 per node; its rate is that with which the model meets the table at 128 nodes',))
 
 
 def _p2_xlarge() -> Machine:
     rate = published.node_rate(tables.P2_XLARGE, 64)
     return Machine('p2_xlarge', tables.CSCS, 'inception_v3', network('inception_v3'), {64: 30.55},
-                   ps_rate=rate, worker_rate=rate, cores=4,
+                   ps_rate=rate, worker_rate=rate, cores=4, measured=tables.P2_XLARGE.measured, settings=OURS,
                    facts=('one K80 per machine; its rate is that with which the model meets the table at 64',))
 
 
@@ -134,7 +141,7 @@ def _ec2_k80() -> Machine:
     return Machine(
         'ec2_k80', tables.BENCHMARKS, 'inception_v3', network('inception_v3'), {32: 29.2, 64: 29.7},
         ps_rate=1.25e9, worker_rate=1.25e9, own_gbits=10, host_rate=10e9, shared_power=0.04, cores=32,
-        facts=('8 K80 of one p2.8xlarge; 10 Gbit/s by Amazon\'s sheet',))
+        settings=OURS, facts=('8 K80 of one p2.8xlarge; 10 Gbit/s by Amazon\'s sheet',))
 
 
 BUILT_IN = {'dgx1_p100': _dgx, 'ec2_k80': _ec2_k80, 'piz_daint': _piz_daint, 'p2_xlarge': _p2_xlarge}

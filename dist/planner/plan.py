@@ -82,6 +82,13 @@ class Planner:
         """Images per GPU and step."""
         return self.question.batch_size or self.machine.default_batch
 
+    @property
+    def as_measured(self) -> bool:
+        """Whether the question is one that the machine's own table answers."""
+        question, machine = self.question, self.machine
+        return (question.sync and question.gpus == 1 and not question.speed and not question.slow[0]
+                and question.bytes_factor == 1 and self.batch == machine.default_batch)
+
     def seconds(self) -> float:
         """A step of one worker without network: its GPUs and its input."""
         machine, question = self.machine, self.question
@@ -159,6 +166,41 @@ class Planner:
         return [self.row(count, number, gbits, spare)
                 for gbits in networks for count in workers for spare in backups if spare < count
                 for number in (ps or [self.best_ps(count, gbits, spare)])]
+
+    def head(self) -> list[str]:
+        """What is asked, in words, and what was measured and assumed."""
+        question, machine = self.question, self.machine
+        size = sum(variable.bytes for variable in self._pieces)
+        given = f'{question.speed:g} images/s given' if question.speed else \
+            f'{self.batch / machine.seconds(self.batch):.1f} images/s measured'
+        return [
+            f'{machine.name} ({machine.source})',
+            f'{question.gpus} GPU{"s" * (question.gpus > 1)} per worker, batch {self.batch} each, {given} per GPU; '
+            f'{machine.network}, {size / 1e6:.0f} MB in {len(self._pieces)} '
+            f'{"slices" if question.partition else "variables"}'
+            f'{", bfloat16 on the wire" if question.bytes_factor < 1 else ""}; '
+            f'{"synchronous" if question.sync else "asynchronous"}'
+            f'{f", {question.slow[0]} worker(s) {question.slow[1]:g}x slower" if question.slow[0] else ""}',
+            f'assumed: a third of a step is forward, {machine.spread:.0%} spread; the range is of links {RATE_RANGE:.0%} '
+            f'off and a spread of 0 to {SPREAD_RANGE[1]:.0%}; a ps moves at most {machine.ps_rate / 1e9:.2f} GB/s each way',
+            *machine.facts]
+
+    def advice(self, rows: Sequence[Row], ps: Sequence[int]) -> list[str]:
+        """What follows from the rows: where more workers stop helping, and whether to go asynchronous."""
+        lines = []
+        for gbits in dict.fromkeys(row.gbits for row in rows):
+            own = [row for row in rows if row.gbits == gbits]
+            last, most = own[-1], max(row.workers for row in own)
+            end = self.last_worthwhile(gbits, ps, most) if not any(row.backups for row in own) else most
+            where = f'{gbits:g} Gbit/s: ' if gbits else ''
+            more = f'up to {most} every worker brings at least half of its share' if end >= most else \
+                f'from worker {end + 1} on one more brings less than half of its share'
+            lines.append(f'{where}{more}; with {last.workers} workers and {last.ps} ps {last.bound} binds'
+                         + (f' (doubled: {last.gains[last.bound]:+.0%})' if last.bound in last.gains else ''))
+            if self.question.sync and last.asynchronous > 0.1:
+                lines.append(f'{where}asynchronous would make {last.asynchronous:+.0%} there, with gradients that are '
+                             f'{last.staleness:.0f} updates old: try more ps or a larger batch first')
+        return lines
 
     def last_worthwhile(self, gbits: float, ps: Sequence[int], most: int) -> int:
         """The last worker, up to `most`, that brings at least half of what one alone does."""

@@ -259,7 +259,7 @@ def own_staleness() -> Comparison:
 
 
 def lines(found: list[Comparison]) -> list[str]:
-    """All tables as text, worst first in none: in the order of `found`."""
+    """All tables as text."""
     said = []
     for one in found:
         said += ['', f'{one.title}; {one.unit}', f'  from {one.source}', f'  fitted: {one.fitted}',
@@ -273,3 +273,9 @@ def lines(found: list[Comparison]) -> list[str]:
     said += ['', f'distributed points of Google and CSCS: {len(gated)} predicted, mean {sum(gated) / len(gated):.1%}, '
              f'largest {max(gated):.1%} (gate: none beyond {GATE_LARGEST:.0%}, mean at most {GATE_MEAN:.0%})']
     return said
+
+
+def as_values(one: Comparison) -> dict:
+    """A table for JSON."""
+    return {**dataclasses.asdict(one), 'points': [{**point._asdict(), 'error': point.error} for point in one.points],
+            'mean': one.mean, 'largest': one.largest}

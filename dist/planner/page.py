@@ -1,0 +1,1 @@
+def html(planner, networks): return ''
