@@ -10,7 +10,8 @@ tells the step. Four things decide it:
   the layers before it are still being differentiated.
 - *The slowest.* A synchronous step lasts as long as its slowest needed worker: the expected maximum of a spread.
 
-Asynchronous workers do not move together: they queue for the links of the fullest ps, and a queue is simulated.
+Asynchronous workers need not move together. They share the links of the fullest ps, and that is simulated: if they are
+spread over time some pull while others push, and both directions are in use.
 Seconds, bytes and bytes per second throughout.
 """
 
@@ -37,7 +38,7 @@ class Job:
     variable that crosses. update: seconds of a ps per byte of what it updates; average: per byte of each gradient that
     a synchronous update averages. round: seconds of a synchronous update beside all that. bytes_factor: 0.5 where
     bfloat16 crosses. backups: of the workers. slow: how many of the workers take how many times as long. style: '' or
-    REPLICATED.
+    REPLICATED. in_phase: asynchronous workers that begin together.
     """
 
     variables: Sequence[Variable]
@@ -57,6 +58,7 @@ class Job:
     slow: tuple[int, float] = (0, 1.0)
     forward: float = FORWARD
     style: str = ''
+    in_phase: bool = False
 
     @property
     def fullest(self) -> int:
@@ -219,50 +221,94 @@ def mean_order(draws: Iterable[Sequence[float]], needed: int) -> float:
 # All of them, asynchronous.
 
 def asynchronous(job: Job, seed: int = 0) -> Pace:
-    """Nobody waits for anybody, but all for the two links of the fullest ps, each of which serves one at a time."""
-    wire = job.fullest * job.bytes_factor / job.ps_rate + job.message * sum(
-        ps == _fullest_ps(job) for ps in job.place)
+    """Nobody waits for anybody, but all share the two links of the fullest ps."""
+    loads: dict[int, int] = {}
+    for variable, ps in zip(job.variables, job.place, strict=True):
+        loads[ps] = loads.get(ps, 0) + variable.bytes
+    messages = job.message * job.place.count(max(loads, key=loads.get))
+    wire = job.fullest * job.bytes_factor / job.ps_rate + messages
+    # A worker's own link carries what all ps send it together: alone it may fill less than the whole of one of them.
+    most = min(1.0, wire * job.worker_rate / (sum(loads.values()) * job.bytes_factor))
     chance, (count, factor) = random.Random(seed), job.slow
     # What a lone worker takes beside the two transfers: computing, less what overlaps with them.
-    alone = {scale: follow(job, scale * job.seconds, 1).pushed - 2 * wire for scale in {1.0, factor}}
+    alone = {scale: follow(job, scale * job.seconds, 1).pushed - 2 * wire / most for scale in {1.0, factor}}
 
     def think(worker: int) -> float:
         own = factor if worker < count else 1.0
         return alone[own] + own * job.seconds * job.spread * chance.gauss(0, 1)
 
-    rate, staleness = queue(job.workers, think, wire, wire + job.fullest * job.update)
+    rate, staleness = share(job.workers, think, wire, wire + job.fullest * job.update, most, job.in_phase)
     return Pace(rate * job.images, job.workers / rate, staleness)
 
 
-def _fullest_ps(job: Job) -> int:
-    loads: dict[int, int] = {}
-    for variable, ps in zip(job.variables, job.place, strict=True):
-        loads[ps] = loads.get(ps, 0) + variable.bytes
-    return max(loads, key=loads.get)
+class Link:
+    """One direction of a ps's link, shared equally by those whose transfers are under way (none above `most` of it), or
+    with `in_turn` serving one after the other.
+
+    It keeps a clock of its own, which goes as fast as the service that each of them gets; so a transfer of s seconds is
+    over when that clock has gone on by s.
+    """
+
+    def __init__(self, most: float = 1.0, in_turn: bool = False):
+        self._most, self._in_turn = most, in_turn
+        self._clock, self._at, self._ends = 0.0, 0.0, []
+
+    def _speed(self) -> float:
+        return 1.0 if self._in_turn else min(self._most, 1 / len(self._ends))
+
+    def _advance(self, now: float) -> None:
+        if self._ends:
+            self._clock += (now - self._at) * self._speed()
+        self._at = now
+
+    def add(self, now: float, worker: int, seconds: float) -> None:
+        """A transfer begins that takes so long when it has the link to itself."""
+        self._advance(now)
+        after = max(self._ends)[0] if self._in_turn and self._ends else self._clock
+        heapq.heappush(self._ends, (after + seconds, worker))
+
+    def next(self) -> float:
+        """When the next transfer will be over."""
+        return self._at + (self._ends[0][0] - self._clock) / self._speed() if self._ends else float('inf')
+
+    def pop(self, now: float) -> int:
+        """Whose transfer is over now."""
+        self._advance(now)
+        return heapq.heappop(self._ends)[1]
 
 
-def queue(workers: int, think: Callable[[int], float], pull: float, push: float, steps: int = 60
-          ) -> tuple[float, float]:
-    """Updates per second and mean staleness of workers that pull, think and push, over and over. pull, push: seconds
-    for which each holds the one link that goes down and the one that goes up. steps: of each worker, on average."""
-    events = [(0.0, worker, 'pull') for worker in range(workers)]
-    free = {'pull': 0.0, 'push': 0.0}
-    read, version, stale, begun = [0] * workers, 0, 0, 0.0
-    first, last = 10 * workers, (10 + steps) * workers
+def share(workers: int, think: Callable[[int], float], pull: float, push: float, most: float = 1.0,
+          in_phase: bool = False, in_turn: bool = False, steps: int = 0) -> tuple[float, float]:
+    """Updates per second and mean staleness of workers that pull, think and push, over and over.
+
+    pull, push: seconds that each takes of a link of its own; most, in_turn: see Link. in_phase: all begin together, and
+    a link that is shared keeps them together; else they begin evenly spread. steps: of each worker, on
+    average (0: so many that it is steady).
+    """
+    down, up, thinking = Link(most, in_turn), Link(most, in_turn), []
+    whole = think(0) + (pull + push) / most
+    for worker in range(workers):
+        heapq.heappush(thinking, (0.0 if in_phase else whole * worker / workers, worker, True))
+    read, version, stale, begun, now = [0] * workers, 0, 0, 0.0, 0.0
+    first, last = 4 * workers, (4 + (steps or max(8, 400 // workers))) * workers
     while version < last:
-        now, worker, stage = heapq.heappop(events)
-        if stage == 'done':
+        now = min(thinking[0][0] if thinking else float('inf'), down.next(), up.next())
+        if thinking and thinking[0][0] <= now:
+            _, worker, begins = heapq.heappop(thinking)
+            if begins:
+                down.add(now, worker, pull)
+            else:
+                up.add(now, worker, push)
+        elif down.next() <= now:
+            worker = down.pop(now)
+            read[worker] = version
+            heapq.heappush(thinking, (now + max(0.0, think(worker)), worker, False))
+        else:
+            worker = up.pop(now)
             stale += (version - read[worker]) * (version >= first)
             version += 1
             begun = now if version == first else begun
-            heapq.heappush(events, (now, worker, 'pull'))
-        elif stage == 'pull':
-            free['pull'] = max(now, free['pull']) + pull
-            read[worker] = version
-            heapq.heappush(events, (free['pull'] + max(0.0, think(worker)), worker, 'push'))
-        else:
-            free['push'] = max(now, free['push']) + push
-            heapq.heappush(events, (free['push'], worker, 'done'))
+            heapq.heappush(thinking, (now, worker, True))
     return (last - first) / (now - begun), stale / (last - first)
 
 

@@ -139,7 +139,13 @@ class Planner:
                    'nothing alone', gains, free.images_per_sec / sync.images_per_sec - 1, free.staleness, job.fullest,
                    ps_memory(job, question.sync))
 
-    def gains(self, job: Job, pace: Pace) -> dict[str, float]:
+    def at(self, seconds: float, sync: bool) -> 'Planner':
+        """The same planner for GPUs of which a step takes so long."""
+        other = Planner(self.machine, dataclasses.replace(self.question, sync=sync, speed=self.batch / seconds))
+        other._pieces, other._places = self._pieces, self._places
+        return other
+
+    def gains(self, job: Job, pace: Pace, more_ps: bool = True) -> dict[str, float]:
         """By how much images/s grow when one resource is doubled: the computing, the wires of the ps and of the workers,
         what a ps takes to update, and the number of ps."""
         question, ps = self.question, max(job.place) + 1
@@ -147,10 +153,11 @@ class Planner:
             'compute': dataclasses.replace(job, seconds=job.seconds / 2),
             'wire of a ps': dataclasses.replace(job, ps_rate=2 * job.ps_rate),
             'wire of a worker': dataclasses.replace(job, worker_rate=2 * job.worker_rate),
-            'update on a ps': dataclasses.replace(job, update=job.update / 2, average=job.average / 2)}
+            **({'update on a ps': dataclasses.replace(job, update=job.update / 2, average=job.average / 2)}
+               if job.update or job.average else {})}
         gains = {name: model.predict(other, question.sync).images_per_sec / pace.images_per_sec - 1
                  for name, other in changed.items()}
-        if 2 * ps <= len(self._pieces):
+        if more_ps and 2 * ps <= len(self._pieces):
             gains['number of ps'] = self.pace_of_more(job, 2 * ps) / pace.images_per_sec - 1
         return {name: max(0.0, gain) for name, gain in gains.items()}
 
@@ -191,7 +198,8 @@ class Planner:
         for gbits in dict.fromkeys(row.gbits for row in rows):
             own = [row for row in rows if row.gbits == gbits]
             last, most = own[-1], max(row.workers for row in own)
-            end = self.last_worthwhile(gbits, ps, most) if not any(row.backups for row in own) else most
+            usual = not any(row.backups for row in own) and not self.question.slow[0]
+            end = self.last_worthwhile(gbits, ps, most) if usual else most
             where = f'{gbits:g} Gbit/s: ' if gbits else ''
             more = f'up to {most} every worker brings at least half of its share' if end >= most else \
                 f'from worker {end + 1} on one more brings less than half of its share'
