@@ -133,9 +133,14 @@ def check_in_graph(options: InGraphConfig, devices: DeviceConfig, num_ps: int, n
 
 
 def check_launch(launch: LaunchConfig) -> None:
-    """Raises FlagError for a number of tasks or restarts out of its range."""
+    """Raises FlagError for a number of tasks or restarts out of its range, or flags that need or exclude others."""
     for name, minimum in (('num_ps', 0 if launch.in_graph else 1), ('num_workers', 1), ('max_restarts', 0)):
         _at_least(name, getattr(launch, name), minimum)
+    for name in ('link', 'ps_link', 'ipv6', 'drill'):
+        if getattr(launch, name) and not launch.machines:
+            raise FlagError(f'--{name} needs --machines')
+    if launch.machines and launch.private_network:
+        raise FlagError('--machines and --private_network exclude each other: the machines have a network of their own')
 
 
 def check_report(report: ReportConfig) -> None:

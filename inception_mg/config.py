@@ -212,6 +212,17 @@ class LaunchConfig:
     private_network: bool = option(
         False, 'Run in a network namespace of its own, where nobody else can reach the tasks\' ports '
         '(where the system allows that without root).')
+    machines: bool = option(
+        False, 'Give each task a machine of its own: a network namespace with an address, a name and a cable '
+        '(docs/laboratory.md).')
+    link: str = option('', 'With --machines: speed of each cable both ways, as 1gbit or 100mbit; empty: no limit.')
+    ps_link: str = option('', 'With --machines: speed of the cables of the ps, if it is another one.')
+    ipv6: bool = option(False, 'With --machines: they have IPv6 addresses and no others.')
+    host_names: str = option(
+        'worker1', 'With --machines: what the host lists call worker 1.', ('worker1', 'worker_1', 'address'))
+    drill: str = option(
+        '', 'With --machines: cut:worker1@step=50,heal:worker1@step=80 does that at these steps. Also cut:worker0-ps1 '
+        'and heal:, slow:ps0=100mbit, move:worker1 (another address), kill:worker1.')
 
 
 @dataclasses.dataclass(frozen=True)

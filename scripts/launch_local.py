@@ -3,7 +3,9 @@
     python scripts/launch_local.py --num_ps=2 --num_workers=3 -- --data_dir=DIR --train_dir=DIR --sync
 
 What follows `--` goes to scripts/train_distributed.py, or with --in_graph to scripts/train_in_graph.py. Each task's
-lines are kept in a file of --log_directory too. --kill=worker:1@step=50 shows what happens when a task dies. Workers
+lines are kept in a file of --log_directory too. --kill=worker:1@step=50 shows what happens when a task dies. With
+--machines --link=1gbit each task has a machine of its own, whose cable can be slow, cut and healed
+(docs/laboratory.md). Workers
 share the GPUs of CUDA_VISIBLE_DEVICES, or all; without any, TensorFlow is imported once for all tasks. Exit codes: 0
 when the job has reached --max_steps, 130 or 143 after SIGINT or SIGTERM, otherwise that of the task that ended the job,
 or 1 if that was killed, or the process that starts the tasks.
@@ -14,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 import common
-from dist.launch import fork_server, local
+from dist.launch import run
 from inception_mg import checks, config, paths
 from inception_mg.errors import FlagError
 
@@ -25,23 +27,8 @@ def main(training_flags: Sequence[str]) -> int:
     launch = common.from_flags(config.LaunchConfig)
     checks.check_launch(launch)
     log_dir = launch.log_directory or log_dir_beside(training_flags)
-    drills = local.parse_drills(launch.kill)
-    if launch.private_network:
-        local.take_private_network(sys.argv)
-    tasks = local.task_flags(launch.num_ps, launch.num_workers, local.free_ports(launch.num_ps + launch.num_workers))
     program = SCRIPTS / ('train_in_graph.py' if launch.in_graph else 'train_distributed.py')
-    commands = {name: [sys.executable, str(program), *own, *training_flags] for name, own in tasks.items()}
-    print(f'{len(commands)} tasks; their logs are in {log_dir}')
-    environ, own = local.environments(launch.num_workers)
-    # A process that was forked has not been tried with GPUs: there each task imports TensorFlow for itself.
-    forks = None if own else fork_server.ForkServer()
-    try:
-        starter = {'start_one': forks.start, 'starter_lost': lambda: forks.lost} if forks else {}
-        return local.LocalCluster(commands, log_dir, launch.max_restarts, drills, environ=environ, own_environ=own,
-                                  **starter).run()
-    finally:
-        if forks:
-            forks.close()
+    return run.run(launch, lambda own: [sys.executable, str(program), *own, *training_flags], log_dir, sys.argv)
 
 
 def log_dir_beside(training_flags: Sequence[str]) -> str:

@@ -80,8 +80,10 @@ class ToyCluster:
                  **self.flags, **flags}
         argv = [f'--{name}' if value is True else f'--{name}={value}' for name, value in flags.items()
                 if value is not False]
-        self._processes[task] = fork_server().start([sys.executable, str(self.script), *argv],
-                                                      self.log_path(task), self.environ)
+        self._processes[task] = self._fork(task, [sys.executable, str(self.script), *argv])
+
+    def _fork(self, task: str, command: list[str]) -> Process:
+        return fork_server().start(command, self.log_path(task), self.environ)
 
     def start_all(self, **flags) -> None:
         """Starts all tasks, in order."""

@@ -22,7 +22,7 @@ from typing import NoReturn
 import tensorflow as tf
 
 from dist import hosts
-from dist.launch import local
+from dist.launch import run as run_cluster
 from dist.server import choose_gpus, hide_gpus, leave_process
 from inception_mg import checks, paths
 from inception_mg.config import (
@@ -100,8 +100,9 @@ def check(flags: argparse.Namespace, task: Task) -> None:
     asked = [name for name in ('--launch', '--evaluate', '--export_dir') if getattr(flags, name[2:])]
     if len(asked) > 1:
         raise FlagError(f'{" and ".join(asked)} are asked for at once: give one of them')
-    if flags.kill and not flags.launch:
-        raise FlagError(f'--kill={flags.kill} needs --launch')
+    for name in ('kill', 'drill'):
+        if getattr(flags, name) and not flags.launch:
+            raise FlagError(f'--{name}={getattr(flags, name)} needs --launch')
     if asked and not flags.train_dir:
         raise FlagError('--train_dir is empty: name the folder for checkpoints and summaries')
     if (flags.batch_size or task.batch_size) < 1:
@@ -141,16 +142,9 @@ def launch(flags: argparse.Namespace, argv: Sequence[str]) -> int:
     """A cluster of this very program on this machine: its tasks get the same flags, and at the end their own."""
     config = part(flags, LaunchConfig)
     checks.check_launch(config)
-    if config.private_network:
-        local.take_private_network(argv)
-    tasks = local.task_flags(config.num_ps, config.num_workers, local.free_ports(config.num_ps + config.num_workers))
-    program = [sys.executable, *argv, '--nolaunch', '--kill=']
-    commands = {name: [*program, *own] for name, own in tasks.items()}
-    drills, log_dir = local.parse_drills(config.kill), config.log_directory or os.path.join(flags.train_dir, 'logs')
-    print(f'{len(commands)} tasks; their logs are in {log_dir}')
-    environ, own_environ = local.environments(config.num_workers)
-    return local.LocalCluster(commands, log_dir, config.max_restarts, drills, environ=environ, own_environ=own_environ
-                              ).run()
+    program = [sys.executable, *argv, '--nolaunch', '--kill=', '--drill=']
+    log_dir = config.log_directory or os.path.join(flags.train_dir, 'logs')
+    return run_cluster.run(config, lambda own: [*program, *own], log_dir, argv, fork=False)
 
 
 def use(task: Task, flags: argparse.Namespace) -> int:

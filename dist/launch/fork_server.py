@@ -3,7 +3,7 @@
 TensorFlow takes three to four seconds of a core to import. A cluster of four on two cores would spend most of its start
 on that.
 
-The process that forks reads one JSON request a line: {"script", "argv", "log", "environ"}; it answers
+The process that forks reads one JSON request a line: {"script", "argv", "log", "environ", "namespaces"}; it answers
 'started PID' at once and 'ended PID CODE' when that process is gone (CODE < 0: killed by a signal). When whoever asks
 is gone, it ends the tasks with SIGTERM.
 
@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
+from dist.launch.laboratory import enter_namespaces
 from inception_mg import tf_environment
 from inception_mg.errors import UserError
 
@@ -90,13 +91,16 @@ class ForkServer:
                 self._processes.pop(pid).end(-signal.SIGKILL)
             time.sleep(0.05)
 
-    def start(self, command: Sequence[str], log: pathlib.Path, environ: Mapping[str, str]) -> Process:
+    def start(self, command: Sequence[str], log: pathlib.Path, environ: Mapping[str, str],
+              namespaces: Sequence[str] = ()) -> Process:
         """Runs `command`, which is [python, script, *arguments]; its output is added to the file `log`.
 
-        Raises UserError if TensorFlow cannot be imported.
+        namespaces: those of a machine (Laboratory.namespaces) to run it in; it then ends, by SIGKILL, with the process
+        that forks. Raises UserError if TensorFlow cannot be imported.
         """
         with self._lock, contextlib.suppress(BrokenPipeError):
-            request = {'script': command[1], 'argv': list(command[2:]), 'log': str(log), 'environ': dict(environ)}
+            request = {'script': command[1], 'argv': list(command[2:]), 'log': str(log), 'environ': dict(environ),
+                       'namespaces': list(namespaces)}
             self._server.stdin.write(json.dumps(request) + '\n')
             self._server.stdin.flush()
             self._answers.acquire()
@@ -156,6 +160,8 @@ def _run(request: dict) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    if request['namespaces']:
+        enter_namespaces(request['namespaces'])
     os.environ.clear()
     os.environ.update(request['environ'])
     sys.argv = [request['script'], *request['argv']]

@@ -72,10 +72,12 @@ def raise_loopback() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Drill:
-    """A task to kill, by SIGKILL, when the job's lines first show a global step of at least `step`."""
+    """A task to kill, by SIGKILL, when the job's lines first show a global step of at least `step`; or what is done
+    then instead, a command of control.py."""
 
     task: str
     step: int
+    command: str = ''
 
 
 def parse_drill(text: str) -> Drill:
@@ -86,12 +88,21 @@ def parse_drill(text: str) -> Drill:
     return Drill(f'{match[1]} {int(match[2])}', int(match[3]))
 
 
+def task_names(num_ps: int, num_workers: int) -> list[str]:
+    """'ps 0' to 'worker N'."""
+    return [f'ps {k}' for k in range(num_ps)] + [f'worker {k}' for k in range(num_workers)]
+
+
 def task_flags(num_ps: int, num_workers: int, ports: Sequence[int], host: str = '127.0.0.1') -> dict[str, list[str]]:
-    """The cluster flags of each task, 'ps 0' to 'worker N'."""
-    addresses = [f'{host}:{port}' for port in ports]
+    """The cluster flags of each task, at these ports of one host."""
+    return flags_for([f'{host}:{port}' for port in ports[:num_ps + num_workers]], num_ps)
+
+
+def flags_for(addresses: Sequence[str], num_ps: int) -> dict[str, list[str]]:
+    """The cluster flags of each task; the first `num_ps` addresses are those of the ps."""
     lists = [f'--ps_hosts={",".join(addresses[:num_ps])}', f'--worker_hosts={",".join(addresses[num_ps:])}']
-    names = [('ps', k) for k in range(num_ps)] + [('worker', k) for k in range(num_workers)]
-    return {f'{job} {k}': [*lists, f'--job_name={job}', f'--task_id={k}'] for job, k in names}
+    return {name: [*lists, f'--job_name={name.split()[0]}', f'--task_id={name.split()[1]}']
+            for name in task_names(num_ps, len(addresses) - num_ps)}
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
@@ -182,7 +193,8 @@ class LocalCluster:
     gets one file per task. max_restarts: of each task that died by a signal or asked for a restart; a
     task that failed or refused its flags is not restarted, and ends the job. drills: tasks to kill.
     step_pattern: finds the global step in the tasks' lines, for the drills. own_environ: variables of single tasks.
-    start_one: starts a task, as `start_process` does. starter_lost: whether whoever started the tasks is gone, so that
+    start_one: starts a task, as `start_process` does; own_start: what starts single tasks instead. obey: does what a
+    drill's command says, and returns a line. starter_lost: whether whoever started the tasks is gone, so that
     nobody would hear how they end; that ends the job.
     """
 
@@ -190,22 +202,24 @@ class LocalCluster:
                  drills: Sequence[Drill] = (), step_pattern: str = r'\bstep\s+(\d+)', colour: bool | None = None,
                  environ: Mapping[str, str] | None = None, write: Callable[[str], object] = sys.stdout.write,
                  own_environ: Mapping[str, Mapping[str, str]] | None = None, start_one: Callable = start_process,
+                 own_start: Mapping[str, Callable] | None = None, obey: Callable[[str], str] = str,
                  starter_lost: Callable[[], bool] = lambda: False):
-        unknown = [drill.task for drill in drills if drill.task not in commands]
+        unknown = [drill.task for drill in drills if not drill.command and drill.task not in commands]
         if unknown:
             raise FlagError(f'--kill names {unknown[0].replace(" ", ":")}, but the tasks are {", ".join(commands)}')
         log_dir = pathlib.Path(log_dir)
         log_dir.mkdir(parents=True, exist_ok=True)
         environ = {'PYTHONUNBUFFERED': '1', **(os.environ if environ is None else environ)}
         self._tasks = {name: _Task(name, command, log_dir / f'{name.replace(" ", "_")}.log',
-                                   {**environ, **(own_environ or {}).get(name, {})}, start_one)
+                                   {**environ, **(own_environ or {}).get(name, {})},
+                                   (own_start or {}).get(name, start_one))
                        for name, command in commands.items()}
         self._max_restarts, self._drills = max_restarts, list(drills)
         self._step = re.compile(step_pattern)
         self._colour = sys.stdout.isatty() if colour is None else colour
         self._write, self._lock = write, threading.Lock()
         self._width = max(map(len, commands))
-        self._signal, self._starter_lost = 0, starter_lost
+        self._signal, self._starter_lost, self._obey = 0, starter_lost, obey
 
     def run(self) -> int:
         """Runs the job to its end; returns 0 only if the chief ended well.
@@ -230,10 +244,10 @@ class LocalCluster:
         chief, chief_ended = self._tasks['worker 0'], None
         while True:
             if self._signal:
-                self._say(f'{signal.Signals(self._signal).name}: ending all tasks')
+                self.say(f'{signal.Signals(self._signal).name}: ending all tasks')
                 return EXIT_SIGINT if self._signal == signal.SIGINT else EXIT_SIGTERM
             if self._starter_lost():
-                self._say('the process that started the tasks has ended: ending all tasks')
+                self.say('the process that started the tasks has ended: ending all tasks')
                 return EXIT_FAILED
             alive = [task for task in self._tasks.values() if task.process.poll() is None]
             if chief.process.poll() == 0:
@@ -252,14 +266,14 @@ class LocalCluster:
         if code == 0:
             return True
         if not (code < 0 or code in (EXIT_RETRY, EXIT_SIGTERM)):
-            self._say(f'{task.name} failed with exit code {code}: ending the job')
+            self.say(f'{task.name} failed with exit code {code}: ending the job')
             return False
         how = f'was killed by {signal.Signals(-code).name}' if code < 0 else f'ended with exit code {code}'
         if task.restarts >= self._max_restarts:
-            self._say(f'{task.name} {how} and has used its {self._max_restarts} restarts: ending the job')
+            self.say(f'{task.name} {how} and has used its {self._max_restarts} restarts: ending the job')
             return False
         task.restarts += 1
-        self._say(f'{task.name} {how}: restart {task.restarts} of {self._max_restarts}')
+        self.say(f'{task.name} {how}: restart {task.restarts} of {self._max_restarts}')
         task.reader.join(5)
         task.start(self._show)
         return True
@@ -268,7 +282,7 @@ class LocalCluster:
         """The chief has ended well; whoever is left over is named."""
         late = [task.name for task in self._tasks.values() if task.process.poll() is None]
         if late:
-            self._say(f'the job is done; ending {", ".join(late)}, still there after {LINGER_SECS:g} s')
+            self.say(f'the job is done; ending {", ".join(late)}, still there after {LINGER_SECS:g} s')
         return 0
 
     def _end_all(self) -> None:
@@ -302,9 +316,22 @@ class LocalCluster:
             due = [drill for drill in self._drills if step >= drill.step]
             self._drills = [drill for drill in self._drills if step < drill.step]
         for drill in due:
-            self._say(f'drill: killing {drill.task} at step {step}')
-            self._tasks[drill.task].end(signal.SIGKILL)
+            if drill.command:
+                self.say(f'drill: {self._obey(drill.command)} at step {step}')
+            else:
+                self.say(f'drill: killing {drill.task} at step {step}')
+                self.kill(drill.task)
 
-    def _say(self, line: str) -> None:
+    def kill(self, name: str) -> None:
+        """Kills a task, which is started again as any that is killed; one that has ended is left alone."""
+        self._tasks[name].end(signal.SIGKILL)
+
+    def alive(self, name: str) -> bool:
+        """Whether a task's process runs."""
+        process = self._tasks[name].process
+        return process is not None and process.poll() is None
+
+    def say(self, line: str) -> None:
+        """Writes a line of the launcher's own."""
         with self._lock:
             self._write(f'{"launcher":<{self._width}} | {line}\n')

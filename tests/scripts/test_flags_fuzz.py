@@ -59,8 +59,9 @@ def _outcome(program: str, argv: list[str], monkeypatch, capsys) -> tuple[int | 
     if program == 'benchmark':
         monkeypatch.setattr(module, 'Driver', stop)
     elif program == 'launch_local':
-        monkeypatch.setattr(module.fork_server, 'ForkServer', stop)
-        monkeypatch.setattr(module.local, 'LocalCluster', stop)
+        for name in ('ForkServer', 'Laboratory'):
+            monkeypatch.setattr(module.run, name, stop)
+        monkeypatch.setattr(module.run.local, 'LocalCluster', stop)
     elif program == 'make_demo_data':
         monkeypatch.setitem(sys.modules, 'skimage', None)  # Else it would make 400 images for each good value.
     main = (lambda: module.main(['--train_dir=run'])) if program == 'launch_local' else module.main

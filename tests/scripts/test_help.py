@@ -18,6 +18,7 @@ GROUPS = {  # A flag that each group must show, and what else is asked of its te
     'build_image_data.py': {'build': 'train_directory'}, 'classify.py': {'classify': 'top_k'},
     'convert_checkpoint.py': {'convert': 'input'}, 'evaluate.py': {'data': 'data_dir', 'eval': 'checkpoint_dir'},
     'experiments.py': {'experiments': 'only'}, 'export.py': {'export': 'format', 'model': 'width'},
+    'laboratory.py': {'this program alone': 'log_directory'},
     'launch_local.py': {'launch': 'kill'}, 'make_demo_data.py': {'this program alone': 'output_directory'},
     'plot_training.py': {'this program alone': 'eval_dir'}, 'report.py': {'report': 'way'}}
 
