@@ -338,8 +338,8 @@ class ExperimentsConfig:
 class PlanConfig:
     """What scripts/plan.py is asked: of which machine, for which jobs, and where the answer goes."""
 
-    machine: str = option('', 'A file that --calibrate wrote, or the name of a machine that is built in (from published '
-                          f'tables): {", ".join(PLAN_MACHINES)}.')
+    machine: str = option('', 'A file that --calibrate wrote, or the name of a machine that is built in (from '
+                          f'published tables): {", ".join(PLAN_MACHINES)}.')
     workers: str = option('1,2,4,8,16,32', 'Numbers of workers (machines), with commas.')
     ps: str = option('auto', 'Numbers of parameter servers, with commas; auto = the fewest within 2 % of the best.')
     network: str = option('', 'Speeds of the network in Gbit/s, with commas, such as 10,25,100. Default: that which '

@@ -48,7 +48,8 @@ class _Layers:
     def __init__(self, side: int, normalised: Sequence[str]):
         self.side, self.channels, self.made, self._normalised = side, 3, [], normalised
 
-    def conv(self, outputs: int, height: int, width: int, stride: int = 1, padding: str = 'SAME', name: str = '') -> None:
+    def conv(self, outputs: int, height: int, width: int, stride: int = 1, padding: str = 'SAME', name: str = ''
+             ) -> None:
         self.side = reduced(self.side, height, stride, padding)
         name = name or f'conv{len(self.made)}'
         weights = height * width * self.channels * outputs

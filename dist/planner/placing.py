@@ -1,4 +1,4 @@
-"""Which ps holds which variable, by the rules of several programs. Returns the ps of each trained variable, in order."""
+"""Which ps holds which variable, by the rules of several programs: the ps of each trained variable, in order."""
 
 from collections.abc import Sequence
 

@@ -20,9 +20,12 @@ HALF = 0.5          # Of its linear share: a worker that brings less is one too 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What is asked of a machine. gpus, batch_size: of one worker (batch_size: images per GPU and step). speed: images/s
-    of one GPU, 0 for what was measured. bytes_factor: 0.5 for bfloat16 on the wire. slow: how many workers take how
-    many times as long. partition: largest bytes of a slice of a variable, 0 for whole ones."""
+    """What is asked of a machine.
+
+    gpus: of one worker. batch_size: images per GPU and step, 0 for as many as were measured. speed: images/s of one
+    GPU, 0 for what was measured. bytes_factor: 0.5 for bfloat16 on the wire. slow: how many workers take how many
+    times as long. partition: largest bytes of a slice of a variable, 0 for whole ones.
+    """
 
     sync: bool = True
     gpus: int = 1
@@ -146,8 +149,8 @@ class Planner:
         return other
 
     def gains(self, job: Job, pace: Pace, more_ps: bool = True) -> dict[str, float]:
-        """By how much images/s grow when one resource is doubled: the computing, the wires of the ps and of the workers,
-        what a ps takes to update, and the number of ps."""
+        """By how much images/s grow when one resource is doubled: the computing, the wires of the ps and of the
+        workers, the updating of a ps, and the number of ps."""
         question, ps = self.question, max(job.place) + 1
         changed = {
             'compute': dataclasses.replace(job, seconds=job.seconds / 2),
@@ -188,8 +191,9 @@ class Planner:
             f'{", bfloat16 on the wire" if question.bytes_factor < 1 else ""}; '
             f'{"synchronous" if question.sync else "asynchronous"}'
             f'{f", {question.slow[0]} worker(s) {question.slow[1]:g}x slower" if question.slow[0] else ""}',
-            f'assumed: a third of a step is forward, {machine.spread:.0%} spread; the range is of links {RATE_RANGE:.0%} '
-            f'off and a spread of 0 to {SPREAD_RANGE[1]:.0%}; a ps moves at most {machine.ps_rate / 1e9:.2f} GB/s each way',
+            f'assumed: a third of a step is forward, {machine.spread:.0%} spread; the range is of links '
+            f'{RATE_RANGE:.0%} off and a spread of 0 to {SPREAD_RANGE[1]:.0%}; a ps moves at most '
+            f'{machine.ps_rate / 1e9:.2f} GB/s each way',
             *machine.facts]
 
     def advice(self, rows: Sequence[Row], ps: Sequence[int]) -> list[str]:
@@ -268,7 +272,7 @@ def table(rows: Sequence[Row]) -> list[str]:
                            if name != row.bound and gain >= 0.005)
         lines.append(
             f'{row.gbits:>6g} ' * bool(several) + f'{row.workers:>7}{row.ps:>4}' + f'{row.backups:>8}' * backups
-            + f'{row.images_per_sec:>9.0f}{f"{row.low:.0f}-{row.high:.0f}":>14}{row.efficiency:>11.2f}{row.step:>8.3f}  '
-            f'{row.bound:<17}{row.gains.get(row.bound, 0):>+7.0%}  {others[:35]:<36}{row.asynchronous:>+7.0%}'
+            + f'{row.images_per_sec:>9.0f}{f"{row.low:.0f}-{row.high:.0f}":>14}{row.efficiency:>11.2f}{row.step:>8.3f}'
+            f'  {row.bound:<17}{row.gains.get(row.bound, 0):>+7.0%}  {others[:35]:<36}{row.asynchronous:>+7.0%}'
             f'{row.staleness:>6.1f}{row.fullest / 1e6:>8.1f} MB{row.ps_memory / 1e6:>8.0f} MB')
     return lines

@@ -30,8 +30,8 @@ class Point(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """One table. fitted: what was taken from it, in words. points: the others, predicted. gated: whether they must hold.
-    outliers: those that the model does not reach, which are listed and counted apart. note: why."""
+    """One table. fitted: what was taken from it, in words. points: the others, predicted. gated: whether they must
+    hold. outliers: those that the model does not reach; they are listed and count. note: why."""
 
     title: str
     source: str
@@ -169,8 +169,9 @@ def inside_gce() -> Comparison:
     first, vgg = tables.GCE_K80[0], tables.GCE_K80[4]
     power = 0.05
     for _ in range(3):  # Each fit with the other's newest value.
-        host = solve(lambda rate: inside(vgg, 8, rate, power) - vgg.measured[8], 1e9, 1e11)
-        power = solve(lambda share: first.measured[2] - inside(first, 2, host, share), 1e-3, 1.0)
+        host = solve(lambda rate, power=power: inside(vgg, 8, rate, power) - vgg.measured[8], 1e9, 1e11)
+        power = solve(lambda share, host=host: first.measured[2] - inside(first, 2, host, share),
+                      1e-3, 1.0)
     points = _inside_points(tables.GCE_K80, host, power, {(vgg.title, 8), (first.title, 2)})
     return Comparison('Google on GCE, 1 to 8 K80 of a machine', tables.BENCHMARKS, 'images/s',
                       f'{host / 1e9:.1f} GB/s of the host from VGG16 at 8; {power:.0%} slower beside a busy neighbour '
@@ -241,7 +242,8 @@ def own_links() -> Comparison:
         def draw(worker: int, think: float = think, chance: random.Random = chance) -> float:
             return think * chance.gauss(1, 0.1)
 
-        points += [Point(f'{num_ps} ps, {workers} workers', steps[workers], model.share(workers, draw, wire, wire, in_turn=True)[0])
+        points += [Point(f'{num_ps} ps, {workers} workers', steps[workers],
+                         model.share(workers, draw, wire, wire, in_turn=True)[0])
                    for workers in (2, 4, 8, 16)]
     return Comparison('ours, emulated links, asynchronous', tables.OWN_SOURCE, 'steps/s',
                       'a worker from W = 1; links given', points, outliers=('2 ps, 8 workers',),

@@ -56,7 +56,8 @@ ONE_SLOW = (1, 3.0)
 SET_UPS = (
     SetUp(1, 1, 100), SetUp(2, 1, 200), SetUp(4, 1, 200), SetUp(4, 1, 500), SetUp(8, 1, 500), SetUp(8, 1, 1000),
     SetUp(4, 2, 200), SetUp(8, 2, 500), SetUp(4, 4, 100), SetUp(8, 4, 200),
-    SetUp(2, 1, 200, sync=False), SetUp(4, 1, 200, sync=False), SetUp(8, 1, 500, sync=False), SetUp(8, 1, 500, sync=False, in_phase=True),
+    SetUp(2, 1, 200, sync=False), SetUp(4, 1, 200, sync=False), SetUp(8, 1, 500, sync=False),
+    SetUp(8, 1, 500, sync=False, in_phase=True),
     SetUp(8, 2, 200, sync=False), SetUp(8, 4, 200, sync=False), SetUp(8, 1, 1000, sync=False),
     SetUp(4, 1, 500, slow=ONE_SLOW), SetUp(4, 2, 200, sync=False, slow=ONE_SLOW),
     SetUp(4, 1, 500, backups=1, slow=ONE_SLOW), SetUp(8, 2, 500, backups=1, slow=ONE_SLOW))
@@ -116,7 +117,8 @@ class Tasks:
         order = {'do': 'build', 'ps': ps, 'workers': workers, 'sync': set_up.sync,
                  'needed': set_up.workers - set_up.backups, 'variables': variables()}
         for name in names:
-            job, index = name.rstrip('0123456789'), int(name.lstrip('psworker'))
+            job = name.rstrip('0123456789')
+            index = int(name.removeprefix(job))
             slow = job == 'worker' and index >= set_up.workers - set_up.slow[0]  # The last ones; never the chief.
             self._tell(name, order | {'job': job, 'index': index,
                                       'seconds': set_up.seconds * (set_up.slow[1] if slow else 1.0)})
@@ -209,5 +211,6 @@ def run_all(output: str, set_ups: Sequence[SetUp] = SET_UPS) -> Found:
 def write(found: Found, output: str) -> None:
     """The JSON of what was found so far."""
     values = {'seconds': found.seconds, 'rates': found.rates, 'rows': [
-        {**set_up._asdict(), 'measured': measured, 'predicted': predicted} for set_up, measured, predicted in found.rows]}
+        {**set_up._asdict(), 'measured': measured, 'predicted': predicted}
+        for set_up, measured, predicted in found.rows]}
     write_text(output, json.dumps(values, indent=1) + '\n')

@@ -126,8 +126,10 @@ class Member:
             self._session.run(operation)
 
     def run(self, start: float, begin: float, deadline: float) -> dict:
-        """Steps from `start` until the deadline (time.monotonic); counts those that begin after `begin`. steps, seconds: own ones;
-        updates: of all, in the same seconds. waits: of SyncReplicas."""
+        """Steps from `start` until the deadline (time.monotonic); counts those that begin after `begin`.
+
+        steps, seconds: own ones. updates: of all, in the same seconds. durations: of each own step.
+        """
         self._deadline, seen = deadline, []
         time.sleep(max(0.0, start - time.monotonic()))
         with self._graph.as_default(), v1.train.MonitoredSession(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from inception_mg import dealing
-from inception_mg.fast.operations import PLAIN, Operations
+from inception_mg.fast.operations import PLAIN
 from inception_mg.placement import Tower
 from inception_mg.training.task import Task
 
@@ -21,8 +21,8 @@ class LargestFirst:
     """A ps_strategy, as tf.compat.v1.train.replica_device_setter takes it.
 
     Trained variables go where `learn` has dealt them, and so to the same device in every process that builds the same
-    model. Others, and all before `learn`, go to the device that holds the fewest bytes. Checkpoints do not depend on it.
-    loads: bytes per device so far, those that are dealt with them.
+    model. Others, and all before `learn`, go to the device that holds the fewest bytes. Checkpoints do not depend on
+    it. loads: bytes per device so far, those that are dealt included.
     """
 
     def __init__(self, devices: int):

@@ -14,8 +14,8 @@ from inception_mg.model.layers import Layers
 from inception_mg.model.losses import classification_loss, smoothed_cross_entropy
 from inception_mg.placement import multi_gpu, one_device, split_model
 from inception_mg.training import step_records
-from inception_mg.training.task import Task
 from inception_mg.training.ps_strategy import LargestFirst
+from inception_mg.training.task import Task
 from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
