@@ -203,6 +203,18 @@ def expected_order(rank: int, count: int) -> float:
     return total / weight
 
 
+def mean_wait(draws: Iterable[Sequence[float]], needed: int) -> float:
+    """Mean seconds until `needed` of the workers, which all begin together, are done. draws: seconds of each worker, of
+    each update."""
+    return statistics.fmean(sorted(seconds)[needed - 1] for seconds in draws)
+
+
+def workers_that_fill(seconds: float, wire: float) -> float:
+    """From how many workers on a link is never idle, when they overlap nothing: a step's time over that link's part of
+    it. wire: seconds that each takes of it, one way."""
+    return (seconds + 2 * wire) / wire
+
+
 def mean_order(draws: Iterable[Sequence[float]], needed: int) -> float:
     """Mean seconds of updates that each begin when the one before has `needed` gradients. draws: the seconds that each
     worker would take for its next step, of each update. Who is late finishes before it begins for a later update."""

@@ -1,5 +1,5 @@
-"""The plan as one page with sliders. The program computes a grid of predictions and lays it in the page, which only looks
-up and divides: there is one model, and not a second one in another language."""
+"""The plan as one page with sliders. The program computes a grid of predictions and lays it in the page, which only
+looks up and divides: there is one model, and not a second one in another language."""
 
 import html as escaping
 import json
