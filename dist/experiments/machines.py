@@ -69,4 +69,5 @@ def summarise(measured: float, batch: int) -> Result:
         f'Over 10 Gbit/s 16 devices are faster than 8 if a step computes for more than {even(ten):.2f} s, and '
         f'{speed_up(measured, ten):.2f}x as fast with a step that takes {measured:.2f} s.',
         f'If every device pulled for itself it would have to compute for {even(ten, per_device=True):.2f} s: reading '
-        f'each weight once per machine is worth {even(ten, per_device=True) / even(ten):.1f}x there.'], figure, emulated)
+        f'each weight once per machine is worth {even(ten, per_device=True) / even(ten):.1f}x there.'],
+        figure, emulated)

@@ -4,8 +4,8 @@
 tells the step. Four things decide it:
 
 - *Whole variables.* A variable lies on one ps. The fullest ps, not the mean one, has the busiest wire.
-- *In order.* A ps sends a worker its variables one after the other, in the order of the network, and takes gradients in
-  the order in which they are made, the last layer first.
+- *In order.* A ps sends a worker its variables one after the other, in the order of the network (or, `shuffled`, in one
+  that nobody chose), and takes gradients in the order in which they are made, the last layer first.
 - *Overlap.* A layer computes as soon as its weights have come and the layer before is done; its gradient leaves while
   the layers before it are still being differentiated.
 - *The slowest.* A synchronous step lasts as long as its slowest needed worker: the expected maximum of a spread.
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dist.planner.networks import Variable
 
+ORDERS = 3
 FORWARD = 1 / 3  # Of a step's computing: a layer's gradients take two products of the size of its one.
 REPLICATED = 'replicated'  # Weights are kept on the workers: a variable comes back as soon as it is updated.
 
@@ -38,7 +39,8 @@ class Job:
     variable that crosses. update: seconds of a ps per byte of what it updates; average: per byte of each gradient that
     a synchronous update averages. round: seconds of a synchronous update beside all that. bytes_factor: 0.5 where
     bfloat16 crosses. backups: of the workers. slow: how many of the workers take how many times as long. style: '' or
-    REPLICATED. in_phase: asynchronous workers that begin together.
+    REPLICATED. in_phase: asynchronous workers that begin together. shuffled: weights
+    come in no order, as TensorFlow asks for all of them at once (Hashemi et al., "TicTac", arXiv:1803.03288).
     """
 
     variables: Sequence[Variable]
@@ -59,6 +61,7 @@ class Job:
     forward: float = FORWARD
     style: str = ''
     in_phase: bool = False
+    shuffled: bool = False
 
     @property
     def fullest(self) -> int:
@@ -92,7 +95,22 @@ class Timeline:
 
 def follow(job: Job, seconds: float, sharers: float, pushers: float = 0.0) -> Timeline:
     """One worker through its variables. seconds: of its computing. sharers: workers that pull at the same time;
-    pushers: those that push (0: as many)."""
+    pushers: those that push (0: as many). Of a shuffled order, the mean over ORDERS of them."""
+    if job.shuffled:
+        lines = [_follow(job, seconds, sharers, pushers, _order(len(job.variables), seed)) for seed in range(ORDERS)]
+        return Timeline(*(statistics.fmean(times) for times in zip(*map(dataclasses.astuple, lines), strict=True)))
+    return _follow(job, seconds, sharers, pushers, range(len(job.variables)))
+
+
+@functools.cache
+def _order(count: int, seed: int) -> tuple[int, ...]:
+    """Each variable's turn."""
+    turns = list(range(count))
+    random.Random(seed).shuffle(turns)
+    return tuple(turns)
+
+
+def _follow(job: Job, seconds: float, sharers: float, pushers: float, turns: Sequence[int]) -> Timeline:
     sizes = [variable.bytes * job.bytes_factor for variable in job.variables]
     work = sum(variable.macs for variable in job.variables) or 1
     shares = [seconds * variable.macs / work for variable in job.variables]
@@ -100,7 +118,7 @@ def follow(job: Job, seconds: float, sharers: float, pushers: float = 0.0) -> Ti
     crossing = [size + extra for size in sizes]
     replicated = job.style == REPLICATED
     arrived = [0.0] * len(sizes) if replicated else links(
-        [0.0] * len(sizes), crossing, job.place, job.ps_rate / sharers, job.worker_rate)
+        [turn * 1e-12 for turn in turns], crossing, job.place, job.ps_rate / sharers, job.worker_rate)
     now = 0.0
     for there, share in zip(arrived, shares, strict=True):
         now = max(now, there) + job.forward * share

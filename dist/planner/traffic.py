@@ -80,7 +80,8 @@ def job_of(set_up: SetUp, seconds: float, rate: float, update: float = 0.0, roun
     """What the model is told. seconds: of a step without a wire. rate: bytes/s of a cable."""
     net = variables()
     return Job(net, placing.largest_first(net, set_up.ps), set_up.workers, seconds, 1, rate, rate, spread=0.0,
-               update=update, round=round_, backups=set_up.backups, slow=set_up.slow, in_phase=set_up.in_phase)
+               update=update, round=round_, backups=set_up.backups, slow=set_up.slow, in_phase=set_up.in_phase,
+               shuffled=True)
 
 
 class Tasks:
