@@ -10,8 +10,8 @@ tells the step. Four things decide it:
   the layers before it are still being differentiated.
 - *The slowest.* A synchronous step lasts as long as its slowest needed worker: the expected maximum of a spread.
 
-Asynchronous workers need not move together. They share the links of the fullest ps, and that is simulated: if they are
-spread over time some pull while others push, and both directions are in use.
+Asynchronous workers do not move together. They take turns at the links of the fullest ps, which is simulated: some pull
+while others push, so that both directions are in use.
 Seconds, bytes and bytes per second throughout.
 """
 
@@ -39,8 +39,8 @@ class Job:
     variable that crosses. update: seconds of a ps per byte of what it updates; average: per byte of each gradient that
     a synchronous update averages. round: seconds of a synchronous update beside all that. bytes_factor: 0.5 where
     bfloat16 crosses. backups: of the workers. slow: how many of the workers take how many times as long. style: '' or
-    REPLICATED. in_phase: asynchronous workers that begin together. shuffled: weights
-    come in no order, as TensorFlow asks for all of them at once (Hashemi et al., "TicTac", arXiv:1803.03288).
+    REPLICATED. shuffled: weights come in no order, as TensorFlow asks for all of them at once (Hashemi et al.,
+    "TicTac", arXiv:1803.03288). two_way: see Link.
     """
 
     variables: Sequence[Variable]
@@ -60,8 +60,8 @@ class Job:
     slow: tuple[int, float] = (0, 1.0)
     forward: float = FORWARD
     style: str = ''
-    in_phase: bool = False
     shuffled: bool = False
+    two_way: float = 1.0
 
     @property
     def fullest(self) -> int:
@@ -251,7 +251,7 @@ def mean_order(draws: Iterable[Sequence[float]], needed: int) -> float:
 # All of them, asynchronous.
 
 def asynchronous(job: Job, seed: int = 0) -> Pace:
-    """Nobody waits for anybody, but all share the two links of the fullest ps."""
+    """Nobody waits for anybody, but all for the two directions of the fullest ps's link."""
     loads: dict[int, int] = {}
     for variable, ps in zip(job.variables, job.place, strict=True):
         loads[ps] = loads.get(ps, 0) + variable.bytes
@@ -267,74 +267,80 @@ def asynchronous(job: Job, seed: int = 0) -> Pace:
         own = factor if worker < count else 1.0
         return alone[own] + own * job.seconds * job.spread * chance.gauss(0, 1)
 
-    rate, staleness = share(job.workers, think, wire, wire + job.fullest * job.update, most, job.in_phase)
+    rate, staleness = take_turns(job.workers, think, wire, wire + job.fullest * job.update, most, job.two_way)
     return Pace(rate * job.images, job.workers / rate, staleness)
 
 
 class Link:
-    """One direction of a ps's link, shared equally by those whose transfers are under way (none above `most` of it), or
-    with `in_turn` serving one after the other.
+    """One direction of a ps's link. Whoever came first is served first, at no more than `most` of it (what its own link
+    takes), and the next ones with what is left. two_way: what the link carries while the `opposite` direction is in
+    use, as a share, for each also carries the other's acknowledgements."""
 
-    It keeps a clock of its own, which goes as fast as the service that each of them gets; so a transfer of s seconds is
-    over when that clock has gone on by s.
-    """
+    def __init__(self, most: float = 1.0, two_way: float = 1.0):
+        self._most, self._two_way = most, two_way
+        self._at, self._queue = 0.0, []  # Of [seconds that are left of a transfer, worker].
+        self.opposite: Link | None = None
 
-    def __init__(self, most: float = 1.0, in_turn: bool = False):
-        self._most, self._in_turn = most, in_turn
-        self._clock, self._at, self._ends = 0.0, 0.0, []
+    def _served(self) -> list[tuple[list, float]]:
+        """The transfers under way and how fast each goes on."""
+        left, found = (self._two_way if self.opposite and self.opposite._queue else 1.0), []
+        for one in self._queue:
+            if left <= 1e-9:
+                break
+            found.append((one, min(self._most, left)))
+            left -= found[-1][1]
+        return found
 
-    def _speed(self) -> float:
-        return 1.0 if self._in_turn else min(self._most, 1 / len(self._ends))
-
-    def _advance(self, now: float) -> None:
-        if self._ends:
-            self._clock += (now - self._at) * self._speed()
+    def advance(self, now: float) -> None:
+        """Moves what is under way to that time. Both directions are moved before either changes."""
+        for one, speed in self._served():
+            one[0] -= speed * (now - self._at)
         self._at = now
 
-    def add(self, now: float, worker: int, seconds: float) -> None:
+    def add(self, worker: int, seconds: float) -> None:
         """A transfer begins that takes so long when it has the link to itself."""
-        self._advance(now)
-        after = max(self._ends)[0] if self._in_turn and self._ends else self._clock
-        heapq.heappush(self._ends, (after + seconds, worker))
+        self._queue.append([seconds, worker])
 
     def next(self) -> float:
         """When the next transfer will be over."""
-        return self._at + (self._ends[0][0] - self._clock) / self._speed() if self._ends else float('inf')
+        return min((self._at + max(0.0, one[0]) / speed for one, speed in self._served()), default=float('inf'))
 
-    def pop(self, now: float) -> int:
-        """Whose transfer is over now."""
-        self._advance(now)
-        return heapq.heappop(self._ends)[1]
+    def pop(self) -> int:
+        """Whose transfer is over."""
+        done = min((one for one, _ in self._served()), key=lambda one: one[0])
+        self._queue.remove(done)
+        return done[1]
 
 
-def share(workers: int, think: Callable[[int], float], pull: float, push: float, most: float = 1.0,
-          in_phase: bool = False, in_turn: bool = False, steps: int = 0) -> tuple[float, float]:
-    """Updates per second and mean staleness of workers that pull, think and push, over and over.
+def take_turns(workers: int, think: Callable[[int], float], pull: float, push: float, most: float = 1.0,
+               two_way: float = 1.0, steps: int = 0) -> tuple[float, float]:
+    """Updates per second and mean staleness of workers that pull, think and push, over and over; they begin spread.
 
-    pull, push: seconds that each takes of a link of its own; most, in_turn: see Link. in_phase: all begin together, and
-    a link that is shared keeps them together; else they begin evenly spread. steps: of each worker, on
-    average (0: so many that it is steady).
+    pull, push: seconds that each takes of a link of its own; most, two_way: see Link. steps: of each worker, on average
+    (0: so many that it is steady).
     """
-    down, up, thinking = Link(most, in_turn), Link(most, in_turn), []
+    down, up, thinking = Link(most, two_way), Link(most, two_way), []
+    down.opposite, up.opposite = up, down
     whole = think(0) + (pull + push) / most
     for worker in range(workers):
-        heapq.heappush(thinking, (0.0 if in_phase else whole * worker / workers, worker, True))
+        heapq.heappush(thinking, (whole * worker / workers, worker, True))
     read, version, stale, begun, now = [0] * workers, 0, 0, 0.0, 0.0
-    first, last = 4 * workers, (4 + (steps or max(8, 400 // workers))) * workers
+    first = 4 * workers
+    last = first + workers * (steps or max(8, 400 // workers))
     while version < last:
-        now = min(thinking[0][0] if thinking else float('inf'), down.next(), up.next())
-        if thinking and thinking[0][0] <= now:
+        ends = thinking[0][0] if thinking else float('inf'), down.next(), up.next()
+        now = min(ends)
+        down.advance(now)
+        up.advance(now)
+        if ends[0] <= now:
             _, worker, begins = heapq.heappop(thinking)
-            if begins:
-                down.add(now, worker, pull)
-            else:
-                up.add(now, worker, push)
-        elif down.next() <= now:
-            worker = down.pop(now)
+            (down if begins else up).add(worker, pull if begins else push)
+        elif ends[1] <= now:
+            worker = down.pop()
             read[worker] = version
             heapq.heappush(thinking, (now + max(0.0, think(worker)), worker, False))
         else:
-            worker = up.pop(now)
+            worker = up.pop()
             stale += (version - read[worker]) * (version >= first)
             version += 1
             begun = now if version == first else begun

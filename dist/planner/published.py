@@ -203,7 +203,7 @@ def forward_only() -> Comparison:
 
     def speed(workers: int) -> float:
         chance = random.Random(1)
-        return series.batch * model.share(workers, lambda worker: think * chance.gauss(1, 0.03), pull, 0.0)[0]
+        return series.batch * model.take_turns(workers, lambda worker: think * chance.gauss(1, 0.03), pull, 0.0)[0]
 
     rate = sum(variable.bytes for variable in trained(network(series.network))) / pull
     return Comparison('a user\'s CPUs, forward only, 1 ps', tables.FORWARD_ONLY_SOURCE, 'images/s',
@@ -243,7 +243,7 @@ def own_links() -> Comparison:
             return think * chance.gauss(1, 0.1)
 
         points += [Point(f'{num_ps} ps, {workers} workers', steps[workers],
-                         model.share(workers, draw, wire, wire, in_turn=True)[0])
+                         model.take_turns(workers, draw, wire, wire)[0])
                    for workers in (2, 4, 8, 16)]
     return Comparison('ours, emulated links, asynchronous', tables.OWN_SOURCE, 'steps/s',
                       'a worker from W = 1; links given', points, outliers=('2 ps, 8 workers',),
@@ -256,7 +256,7 @@ def own_staleness() -> Comparison:
     for workers, measured in tables.OWN_STALENESS.items():
         chance = random.Random(workers)
         points.append(Point(f'{workers} workers', measured,
-                            model.share(workers, lambda worker: chance.gauss(1, 0.1), 1e-6, 1e-6)[1]))  # noqa: B023
+                            model.take_turns(workers, lambda worker: chance.gauss(1, 0.1), 1e-6, 1e-6)[1]))  # noqa: B023
     return Comparison('ours, staleness', tables.OWN_STALENESS_SOURCE, 'updates', 'nothing', points)
 
 

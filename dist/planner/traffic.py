@@ -76,12 +76,13 @@ def variables() -> list[Variable]:
             for one in network('inception_v3') if one.macs]
 
 
-def job_of(set_up: SetUp, seconds: float, rate: float, update: float = 0.0, round_: float = 0.0) -> Job:
-    """What the model is told. seconds: of a step without a wire. rate: bytes/s of a cable."""
+def job_of(set_up: SetUp, seconds: float, rate: float, two_way: float = 1.0) -> Job:
+    """What the model is told. seconds: of a step without a wire. rate: bytes/s of a cable; two_way: the share of that
+    which it carries when both directions are in use."""
     net = variables()
     return Job(net, placing.largest_first(net, set_up.ps), set_up.workers, seconds, 1, rate, rate, spread=0.0,
-               update=update, round=round_, backups=set_up.backups, slow=set_up.slow, in_phase=set_up.in_phase,
-               shuffled=True)
+               backups=set_up.backups, slow=set_up.slow, shuffled=True,
+               two_way=two_way)
 
 
 class Tasks:
@@ -160,16 +161,18 @@ class Tasks:
 
 @dataclasses.dataclass
 class Found:
-    """seconds: of a step without a wire. rates: Mbit/s of a cable -> bytes/s of tensors. rows: set-up, measured and
-    predicted updates/s."""
+    """seconds: of a step without a wire. rates: Mbit/s of a cable -> bytes/s of tensors; two_way: see job_of. rows:
+    set-up, measured and predicted updates/s."""
 
     seconds: float = 0.0
+    two_way: dict[int, float] = dataclasses.field(default_factory=dict)
     rates: dict[int, float] = dataclasses.field(default_factory=dict)
     rows: list[tuple[SetUp, float, float]] = dataclasses.field(default_factory=list)
 
     def lines(self) -> list[str]:
         """A table in Markdown."""
-        cables = ', '.join(f'{mbits} Mbit/s carry {rate / 1e6:.1f} MB/s' for mbits, rate in sorted(self.rates.items()))
+        cables = ', '.join(f'{mbits} Mbit/s carry {rate / 1e6:.1f} MB/s ({self.two_way.get(mbits, 1):.0%} both ways)'
+                           for mbits, rate in sorted(self.rates.items()))
         lines = [f'a step without a wire: {self.seconds:.3f} s; {cables}', '',
                  '| set-up | measured, updates/s | predicted | error |', '|---|---:|---:|---:|']
         lines += [f'| {set_up.title} | {measured:.3f} | {predicted:.3f} | {predicted / measured - 1:+.1%} |'
@@ -194,9 +197,14 @@ def run_all(output: str, set_ups: Sequence[SetUp] = SET_UPS) -> Found:
             for mbits in sorted({one.mbits for one in set_ups}):
                 pace = tasks.measure(SetUp(1, 1, mbits, sync=False, seconds=0.0), 2 * size / (mbits * 1.2e5))
                 found.rates[mbits] = pace.rate * 2 * size  # It pulls all, then pushes all.
-                note(f'{mbits} Mbit/s carry {found.rates[mbits] / 1e6:.1f} MB/s')
+                # Four that only move: some pull while others push.
+                pace = tasks.measure(SetUp(4, 1, mbits, sync=False, seconds=0.0), size / (mbits * 1.2e5) * 4)
+                found.two_way[mbits] = min(1.0, pace.rate * size / found.rates[mbits])
+                note(f'{mbits} Mbit/s carry {found.rates[mbits] / 1e6:.1f} MB/s one way, {found.two_way[mbits]:.0%} of '
+                     'that in each direction when both are in use')
             for number, set_up in enumerate(set_ups, 1):
-                pace = model.predict(job_of(set_up, found.seconds, found.rates[set_up.mbits]), set_up.sync)
+                pace = model.predict(job_of(set_up, found.seconds, found.rates[set_up.mbits],
+                                            found.two_way[set_up.mbits]), set_up.sync)
                 predicted = pace.images_per_sec / (set_up.workers - set_up.backups if set_up.sync else 1)
                 measured = tasks.measure(set_up, pace.step).rate
                 found.rows.append((set_up, measured, predicted))
@@ -211,7 +219,7 @@ def run_all(output: str, set_ups: Sequence[SetUp] = SET_UPS) -> Found:
 
 def write(found: Found, output: str) -> None:
     """The JSON of what was found so far."""
-    values = {'seconds': found.seconds, 'rates': found.rates, 'rows': [
+    values = {'seconds': found.seconds, 'rates': found.rates, 'two_way': found.two_way, 'rows': [
         {**set_up._asdict(), 'measured': measured, 'predicted': predicted}
         for set_up, measured, predicted in found.rows]}
     write_text(output, json.dumps(values, indent=1) + '\n')

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from dist.planner import model, placing, published, tables
-from dist.planner.model import Job, Link, expected_order, follow, links, share
+from dist.planner.model import Job, Link, expected_order, follow, links, take_turns
 from dist.planner.networks import NETWORKS, Variable, network, total, trained
 
 TWO = [Variable('first', 100, 1), Variable('second', 300, 3)]
@@ -94,25 +94,40 @@ def test_backups_that_come_late_finish_first():
     assert model.mean_order(draws, 4) == pytest.approx(4 / 5, abs=0.01)
 
 
-def test_a_shared_link_and_one_that_serves_in_turn():
-    shared = Link()
-    shared.add(0.0, 0, 1.0)
-    shared.add(0.5, 1, 1.0)
-    assert shared.next() == pytest.approx(1.5) and shared.pop(1.5) == 0 and shared.next() == pytest.approx(2.0)
-    in_turn = Link(in_turn=True)
-    in_turn.add(0.0, 0, 1.0)
-    in_turn.add(0.5, 1, 1.0)
-    assert in_turn.next() == 1.0 and in_turn.pop(1.0) == 0 and in_turn.next() == 2.0
-    narrow = Link(most=0.25)
-    narrow.add(0.0, 0, 1.0)
-    assert narrow.next() == 4.0
+def test_a_link_serves_who_came_first():
+    link = Link()
+    link.add(0, 1.0)
+    link.advance(0.5)
+    link.add(1, 0.2)
+    assert link.next() == 1.0
+    link.advance(1.0)
+    assert link.pop() == 0 and link.next() == pytest.approx(1.2)
 
 
-def test_asynchronous_workers_use_both_directions_only_when_they_are_spread():
-    """Nothing but wires, 1 s each way: two in phase share one direction at a time; spread, each has its own."""
-    assert share(2, lambda worker: 0.0, 1.0, 1.0, in_phase=True)[0] == pytest.approx(0.5, rel=0.01)
-    assert share(2, lambda worker: 0.0, 1.0, 1.0)[0] == pytest.approx(1.0, rel=0.01)
-    rate, staleness = share(8, lambda worker: 1.0, 1e-9, 1e-9)
+def test_what_one_worker_cannot_take_the_next_one_gets():
+    link = Link(most=0.6)
+    for worker in range(2):
+        link.add(worker, 1.0)
+    link.advance(1.0)
+    assert link.next() == pytest.approx(1 + 0.4 / 0.6) and link.pop() == 0
+    assert link.next() == pytest.approx(1 + 0.6 / 0.6)
+
+
+def test_a_direction_is_slower_while_the_other_is_in_use():
+    down, up = Link(two_way=0.5), Link(two_way=0.5)
+    down.opposite, up.opposite = up, down
+    down.add(0, 1.0)
+    assert down.next() == 1.0
+    up.add(1, 1.0)
+    assert down.next() == 2.0
+
+
+def test_asynchronous_workers_use_both_directions():
+    """Nothing but wires, 1 s each way. Synchronous ones would make 0.5 updates per second, however many there are."""
+    for workers in (2, 4):
+        assert take_turns(workers, lambda worker: 0.0, 1.0, 1.0)[0] == pytest.approx(1.0, rel=0.01)
+        assert take_turns(workers, lambda worker: 0.0, 1.0, 1.0, two_way=0.75)[0] == pytest.approx(0.75, rel=0.05)
+    rate, staleness = take_turns(8, lambda worker: 1.0, 1e-9, 1e-9)
     assert rate == pytest.approx(8.0, rel=0.01) and staleness == pytest.approx(7.0, abs=0.3)
 
 
