@@ -14,15 +14,3 @@ def largest_first(sizes: Sequence[int], devices: int) -> list[int]:
         places[number] = loads.index(min(loads))
         loads[places[number]] += sizes[number]
     return places
-
-
-def slices(size: int, rows: int, limit: int) -> list[int]:
-    """Sizes of the slices, along the first of `rows`, of a variable that is cut so that none exceeds `limit` bytes.
-
-    As tf.compat.v1.variable_axis_size_partitioner cuts it: as few as can be, and equal up to one row. 0: not at all.
-    """
-    if not limit or size <= limit:
-        return [size]
-    row = size // rows
-    count = min(rows, -(-rows // max(1, limit // row)))
-    return [row * (rows // count + (number < rows % count)) for number in range(count)]

@@ -38,13 +38,6 @@ def test_the_largest_go_first():
     assert dealing.largest_first([], 2) == []
 
 
-@pytest.mark.parametrize('size, rows, limit, expected', [
-    (100, 10, 0, [100]), (100, 10, 100, [100]), (100, 10, 99, [50, 50]), (100, 10, 34, [30, 30, 20, 20]),
-    (100, 10, 10, [10] * 10), (100, 10, 1, [10] * 10)])
-def test_slices_are_as_few_as_the_limit_allows(size, rows, limit, expected):
-    assert dealing.slices(size, rows, limit) == expected
-
-
 def test_a_dry_build_weighs_what_is_trained_and_leaves_nothing():
     with tf.Graph().as_default() as graph:
         sizes = trained_sizes(TASK, tf.ones([2, 1]), Tower(CPU, CPU))
