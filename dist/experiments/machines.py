@@ -31,7 +31,7 @@ def speed_up(compute: float, rate: float, per_device: bool = False) -> float:
     """
     net, clients = network('inception_v3'), DEVICES if per_device else 1
     job = Job(trained(net), largest_first(net, NUM_PS), MACHINES * clients, compute, 1, rate, rate / clients,
-              spread=0.0)
+              spread=0.0, shuffled=True)
     return MACHINES * compute / synchronous(job).step
 
 
@@ -43,8 +43,9 @@ def even(rate: float, per_device: bool = False) -> float:
 def summarise(measured: float, batch: int) -> Result:
     """measured: seconds of a step of `batch` images here."""
     emulated = (f'by the planner: synchronous, {MACHINES} machines of {DEVICES} devices and {NUM_PS} ps on machines of '
-                'their own, layers overlap with transfers, averaging inside a machine costs nothing; measured are the '
-                f'bytes and the processor time of a step of {batch} images here, {measured:.2f} s on every core')
+                'their own, layers overlap with transfers, weights come in no order, averaging inside a machine costs '
+                f'nothing; measured are the bytes and the processor time of a step of {batch} images here, '
+                f'{measured:.2f} s on every core')
     rows = [(name, even(rate), *(speed_up(seconds, rate) for seconds in (*EXAMPLES, measured)),
              speed_up(EXAMPLES[1], rate, per_device=True)) for name, rate in NETWORKS.items()]
     header = ('network', 'even at this compute, s', *(f'compute {seconds:g} s' for seconds in EXAMPLES),

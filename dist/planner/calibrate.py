@@ -106,7 +106,7 @@ def summarise(data: DataConfig, model: ModelConfig, variables: Sequence[Variable
         network=model.model, variables=tuple(variables), speeds={data.batch_size: data.batch_size / seconds},
         ps_rate=statistics.median(ps_rates), worker_rate=statistics.median(one), cores=here['cores'],
         spread=min(spread, 0.5), round=fixed, update=statistics.median(per_byte), average=average,
-        input_rate=statistics.median(rate), ranges=ranges,
+        input_rate=statistics.median(rate), shuffled=True, ranges=ranges,
         settings={'model': model.model, 'width': model.width, 'image_size': data.image_size,
                   'compute_dtype': model.compute_dtype},
         facts=(f'on one machine, both ends on its {here["cores"]} cores: ' + ', '.join(

@@ -23,9 +23,10 @@ class Machine:
     speeds: images per GPU and step -> images/s of one GPU (or, without GPUs, of the machine) on its own. cores: of the
     CPU. ps_rate, worker_rate: bytes/s each way that its CPU moves as a ps for all workers, and as a worker, on a wire
     that is never full. own_gbits: of its network in Gbit/s, where that is known. spread: of the seconds of a step.
-    message, update, average, round: see model.Job. input_rate: images/s that it reads and distorts; 0 = unknown.
-    host_rate, bus_rate, shared_power: of several GPUs, see model.machine_seconds. ranges: figure -> lowest and highest
-    that was measured. facts: everything else that was seen, in words.
+    message, update, average, round, shuffled: see model.Job. input_rate: images/s that it reads and distorts; 0 =
+    unknown. host_rate, bus_rate, shared_power: of several GPUs, see model.machine_seconds. ranges: figure -> lowest and
+    highest that was measured. measured: workers -> images/s that somebody saw. settings: flags that the figures depend
+    on. facts: everything else that was seen, in words.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Machine:
     average: float = 0.0
     round: float = 0.0
     input_rate: float = 0.0
+    shuffled: bool = False
     host_rate: float = 12e9
     bus_rate: float = 12e9
     shared_power: float = 0.0

@@ -219,8 +219,8 @@ def calibrate_cable(tasks: Tasks, mbits: int, found: Found) -> None:
     # Four that only move: some pull while others push.
     pace = tasks.measure(SetUp(4, 1, mbits, sync=False, seconds=0.0), size / (mbits * 1.2e5) * 4)
     found.two_way[mbits] = min(1.0, pace.rate * size / found.rates[mbits])
-    note(f'{mbits} Mbit/s carry {found.rates[mbits] / 1e6:.1f} MB/s one way, {found.two_way[mbits]:.0%} of that in each '
-         'direction when both are in use')
+    note(f'{mbits} Mbit/s carry {found.rates[mbits] / 1e6:.1f} MB/s one way, {found.two_way[mbits]:.0%} of that in '
+         'each direction when both are in use')
 
 
 def write(found: Found, output: str) -> None:
