@@ -105,6 +105,7 @@ def show_plan(plan: config.PlanConfig) -> int:
     if plan.png:
         figure.draw(planner, workers, counts, networks, plan.png)
     if plan.html:
+        print('computing the page, half a minute ...')
         write_text(plan.html, page.html(planner, networks))
         print(f'wrote {plan.html}')
     return 0

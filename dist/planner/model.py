@@ -325,8 +325,8 @@ def take_turns(workers: int, think: Callable[[int], float], pull: float, push: f
     for worker in range(workers):
         heapq.heappush(thinking, (whole * worker / workers, worker, True))
     read, version, stale, begun, now = [0] * workers, 0, 0, 0.0, 0.0
-    first = 4 * workers
-    last = first + workers * (steps or max(8, 400 // workers))
+    first = 2 * workers
+    last = first + workers * (steps or max(5, 300 // workers))
     while version < last:
         ends = thinking[0][0] if thinking else float('inf'), down.next(), up.next()
         now = min(ends)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dist.planner import model
 from dist.planner.plan import Planner
 
-WORKERS, PS = (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32)
+WORKERS, PS = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32)
 NETWORKS = (1.0, 10.0, 25.0, 100.0)
-BATCHES, SPEED_STEPS = (16, 32, 64, 128), 5  # Both in steps of 2, so that most ratios come up several times.
-BOUNDS = ('compute', 'wire of a ps', 'wire of a worker', 'update on a ps', 'number of ps', 'nothing alone')
+BATCHES, SPEED_STEPS = (16, 32, 64, 128), 4  # Both in steps of 2, so that most ratios come up several times.
+BOUNDS = ('compute', 'the wires', 'nothing alone')
 TEMPLATE = pathlib.Path(__file__).with_name('page.html')
 
 
@@ -33,7 +33,7 @@ def grid(planner: Planner, networks: Sequence[float]) -> dict:
                     for row, workers in enumerate(WORKERS):
                         job = asked.job(workers, ps, gbits)
                         pace = model.predict(job, sync)
-                        gains = asked.gains(job, pace, more_ps=False)
+                        gains = asked.gains(job, pace, all_of_them=False)
                         bound = max(gains, key=gains.get)
                         bound = bound if gains[bound] > 0.01 else BOUNDS[-1]
                         cells[f'{int(sync)},{place},{net},{column},{row}'] = [

@@ -148,9 +148,9 @@ class Planner:
         other._pieces, other._places = self._pieces, self._places
         return other
 
-    def gains(self, job: Job, pace: Pace, more_ps: bool = True) -> dict[str, float]:
+    def gains(self, job: Job, pace: Pace, all_of_them: bool = True) -> dict[str, float]:
         """By how much images/s grow when one resource is doubled: the computing, the wires of the ps and of the
-        workers, the updating of a ps, and the number of ps."""
+        workers, the updating of a ps, and the number of ps; or only compute and all wires."""
         question, ps = self.question, max(job.place) + 1
         changed = {
             'compute': dataclasses.replace(job, seconds=job.seconds / 2),
@@ -158,9 +158,12 @@ class Planner:
             'wire of a worker': dataclasses.replace(job, worker_rate=2 * job.worker_rate),
             **({'update on a ps': dataclasses.replace(job, update=job.update / 2, average=job.average / 2)}
                if job.update or job.average else {})}
+        if not all_of_them:
+            changed = {'compute': changed['compute'], 'the wires': dataclasses.replace(
+                changed['wire of a ps'], worker_rate=2 * job.worker_rate)}
         gains = {name: model.predict(other, question.sync).images_per_sec / pace.images_per_sec - 1
                  for name, other in changed.items()}
-        if more_ps and 2 * ps <= len(self._pieces):
+        if all_of_them and 2 * ps <= len(self._pieces):
             gains['number of ps'] = self.pace_of_more(job, 2 * ps) / pace.images_per_sec - 1
         return {name: max(0.0, gain) for name, gain in gains.items()}
 
