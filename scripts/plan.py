@@ -56,8 +56,7 @@ def show_published(plan: config.PlanConfig) -> int:
 def calibrate(plan: config.PlanConfig) -> int:
     """Measures this machine."""
     data, model = common.data_and_model()
-    if plan.batch_size:
-        data = dataclasses.replace(data, batch_size=plan.batch_size)
+    data = dataclasses.replace(data, batch_size=plan.batch_size or config.DataConfig().batch_size)
     checks.check_model(model)
     checks.check_data(data, model.model)
     with common.quiet_import():

@@ -3,7 +3,7 @@
     a step without a wire   `one_device`: seconds and spread of single steps
     a ps and a worker       `null_step` with 1 ps and 1, 2 and 4 workers: bytes/s, and CPU seconds per byte of both ends
     what is not bytes       the same with a network of next to no bytes
-    an update               `null_update`, which does not only put gradients down, less `null_step`
+    an update               CPU seconds of the ps in `null_update`, which applies gradients, less those in `null_step`
     input                   `input`: images/s that are read and distorted
 
 Bytes and variables are those of a step's graph, and that they lie where the ps strategy is said to put them is compared
@@ -13,6 +13,7 @@ with the report's plan of that graph.
 import dataclasses
 import os
 import pathlib
+import re
 import statistics
 import tempfile
 import time
@@ -27,7 +28,7 @@ from dist.benchmark.contenders import OPTIMIZER, build_step
 from dist.benchmark.figures import machine as this_machine
 from dist.benchmark.made_up_records import make_records
 from dist.benchmark.race import Racer, RacerFailed
-from dist.planner.machine import Machine
+from dist.planner.machine import ASSUMED_SPREAD, Machine
 from dist.planner.networks import Variable
 from dist.planner.placing import largest_first
 from inception_mg.config import DataConfig, ModelConfig
@@ -42,6 +43,7 @@ STEP_SECS = 25.0    # For single steps of one device.
 MOVE_SECS = 4.0     # For each number of workers that only move.
 WORKERS = (1, 2, 4)
 LEAST_WIDTH = 0.02
+MOST_SPREAD = 0.05  # Beyond it, it is not the machine's own.
 PS = 4              # Number of ps of the graph whose bytes are counted.
 
 
@@ -90,26 +92,30 @@ def summarise(data: DataConfig, model: ModelConfig, variables: Sequence[Variable
     seconds, here = statistics.median(steps), this_machine()
     quartiles = race.spread(steps)
     spread = (quartiles.high - quartiles.low) / 1.35 / seconds  # Of a normal distribution with these quartiles.
+    steady = spread <= MOST_SPREAD
     fixed = statistics.median(nothing.seconds)
     one = [2 * size / max(each - fixed, each / 10) for each in moved[1].seconds]
     ps_cpu = statistics.median(each.ps_cpu for each in moved.values())
     ps_rates = [here['cores'] / each.ps_cpu for each in moved.values()]
-    per_byte = [max(0.0, (each - statistics.median(moved[1].seconds)) / size) for each in updated.seconds]
+    # Of a byte that is updated two have moved, and a ps with all cores to itself updates on all of them.
+    per_byte = max(0.0, 2 * (updated.ps_cpu - moved[1].ps_cpu)) / here['cores']
     average = _average_seconds()
     capacity = {count: 2 * count * size / statistics.median(each.seconds) for count, each in moved.items()}
     ranges = {'seconds': (min(steps), max(steps)), 'worker_rate': (min(one), max(one)),
               'ps_rate': (min(ps_rates), max(ps_rates)), 'round': (min(nothing.seconds), max(nothing.seconds)),
-              'update': (min(per_byte), max(per_byte)), 'input_rate': (min(rate), max(rate))}
+              'update': (per_byte, per_byte * here['cores']), 'input_rate': (min(rate), max(rate))}
     found = Machine(
         name=here['cpu'] or 'this machine',
         source=f'measured here, TensorFlow {here["tensorflow"]}, {here["cores"]} cores',
         network=model.model, variables=tuple(variables), speeds={data.batch_size: data.batch_size / seconds},
         ps_rate=statistics.median(ps_rates), worker_rate=statistics.median(one), cores=here['cores'],
-        spread=min(spread, 0.5), round=fixed, update=statistics.median(per_byte), average=average,
+        spread=spread if steady else ASSUMED_SPREAD, round=fixed, update=per_byte, average=average,
         input_rate=statistics.median(rate), shuffled=True, ranges=ranges,
         settings={'model': model.model, 'width': model.width, 'image_size': data.image_size,
                   'compute_dtype': model.compute_dtype},
-        facts=(f'on one machine, both ends on its {here["cores"]} cores: ' + ', '.join(
+        facts=(*([] if steady else [f'its steps vary by {spread:.0%}, as something else runs here: '
+                                    f'{ASSUMED_SPREAD:.0%} is assumed for machines of their own']),
+               f'on one machine, both ends on its {here["cores"]} cores: ' + ', '.join(
             f'{count} worker{"s" * (count > 1)} {value / 1e9:.2f} GB/s' for count, value in capacity.items()),
             f'a ps takes {ps_cpu * 1e9:.2f} CPU seconds per GB, so that {here["cores"]} cores move '
             f'{statistics.median(ps_rates) / 1e9:.2f} GB/s; a worker '
@@ -171,7 +177,10 @@ def multiply_adds(graph: tf.Graph, kernels: dict[str, tf.Variable]) -> dict[str,
     """Kernel -> multiply-adds for one image, from the first product of the forward pass that it enters."""
     found: dict[str, int] = {}
     for name, variable in kernels.items():
-        seen, todo = set(), [op for op in graph.get_operations() if op.name.endswith(f'{name}/read')]
+        if variable.shape.rank < 2:
+            continue
+        read = re.compile(f'{re.escape(name)}/read(_[0-9]+)?$')
+        seen, todo = set(), [op for op in graph.get_operations() if read.match(op.name)]
         while todo and name not in found:
             op = todo.pop(0)
             for user in (user for tensor in op.outputs for user in tensor.consumers() if user not in seen):
