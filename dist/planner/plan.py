@@ -263,6 +263,10 @@ def ps_memory(job: Job, sync: bool) -> int:
     return job.fullest * (COPIES + job.workers)
 
 
+def _short(speed: float) -> str:
+    return f'{speed:.0f}' if speed >= 100 else f'{speed:.3g}'
+
+
 def table(rows: Sequence[Row]) -> list[str]:
     """The rows as text."""
     several = len({row.gbits for row in rows}) > 1 or rows and rows[0].gbits > 0
@@ -276,7 +280,7 @@ def table(rows: Sequence[Row]) -> list[str]:
                            if name != row.bound and gain >= 0.005)
         lines.append(
             f'{row.gbits:>6g} ' * bool(several) + f'{row.workers:>7}{row.ps:>4}' + f'{row.backups:>8}' * backups
-            + f'{row.images_per_sec:>9.0f}{f"{row.low:.0f}-{row.high:.0f}":>14}{row.efficiency:>11.2f}{row.step:>8.3f}'
+            + f'{_short(row.images_per_sec):>9}{f"{_short(row.low)}-{_short(row.high)}":>14}{row.efficiency:>11.2f}{row.step:>8.3f}'
             f'  {row.bound:<17}{row.gains.get(row.bound, 0):>+7.0%}  {others[:35]:<36}{row.asynchronous:>+7.0%}'
             f'{row.staleness:>6.1f}{row.fullest / 1e6:>8.1f} MB{row.ps_memory / 1e6:>8.0f} MB')
     return lines
