@@ -280,7 +280,8 @@ def table(rows: Sequence[Row]) -> list[str]:
                            if name != row.bound and gain >= 0.005)
         lines.append(
             f'{row.gbits:>6g} ' * bool(several) + f'{row.workers:>7}{row.ps:>4}' + f'{row.backups:>8}' * backups
-            + f'{_short(row.images_per_sec):>9}{f"{_short(row.low)}-{_short(row.high)}":>14}{row.efficiency:>11.2f}{row.step:>8.3f}'
+            + f'{_short(row.images_per_sec):>9}{f"{_short(row.low)}-{_short(row.high)}":>14}'
+            f'{row.efficiency:>11.2f}{row.step:>8.3f}'
             f'  {row.bound:<17}{row.gains.get(row.bound, 0):>+7.0%}  {others[:35]:<36}{row.asynchronous:>+7.0%}'
             f'{row.staleness:>6.1f}{row.fullest / 1e6:>8.1f} MB{row.ps_memory / 1e6:>8.0f} MB')
     return lines
