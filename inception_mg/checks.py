@@ -29,6 +29,7 @@ from inception_mg.config import (
     LaunchConfig,
     ModelConfig,
     OptimizerConfig,
+    PlanConfig,
     ReportConfig,
     RunConfig,
 )
@@ -198,6 +199,63 @@ def check_benchmark(benchmark: BenchmarkConfig) -> None:
         folder = os.path.dirname(getattr(benchmark, name)) or '.'
         if getattr(benchmark, name) and not os.access(folder, os.W_OK):
             raise FlagError(f'--{name}={getattr(benchmark, name)}: cannot write in {folder}')
+
+
+def check_plan(plan: PlanConfig) -> None:
+    """Raises FlagError for a number out of its range, a list that is none, or files that cannot be written."""
+    workers, backups = numbers_of('workers', plan.workers), numbers_of('backups', plan.backups, 0)
+    if plan.ps != 'auto':
+        numbers_of('ps', plan.ps)
+    for name in ('gpus', 'batch_size', 'speed', 'target', 'partition_mb'):
+        _at_least(name, getattr(plan, name), 1 if name == 'gpus' else 0)
+    if not plan.sync and max(backups):
+        raise FlagError(f'--backups={plan.backups}: asynchronous workers wait for nobody; backups need --sync')
+    if max(backups) >= max(workers):
+        raise FlagError(f'--backups={plan.backups}: the most must be below the workers, of which there are at most '
+                        f'{max(workers)}')
+    gbits_of(plan.network)
+    count, _ = slow_of(plan.slow)
+    if count > max(workers):
+        raise FlagError(f'--slow={plan.slow}: there are at most {max(workers)} workers')
+    _one_of('wire_dtype', plan.wire_dtype, WIRE_DTYPES)
+    for name in ('json', 'png', 'html', 'calibrate', 'laboratory'):
+        folder = os.path.dirname(getattr(plan, name)) or '.'
+        if getattr(plan, name) and not os.access(folder, os.W_OK):
+            raise FlagError(f'--{name}={getattr(plan, name)}: cannot write in {folder}')
+
+
+def numbers_of(name: str, text: str, least: int = 1, most: int = 256) -> list[int]:
+    """'1,2,4' as numbers, each from `least` to `most`; FlagError naming the flag for anything else."""
+    parts = [part.strip() for part in text.split(',')]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        raise FlagError(f'--{name}={text} is no list of numbers such as 1,2,4')
+    for number in map(int, parts):
+        if not least <= number <= most:
+            raise FlagError(f'--{name}={text}: {number} must be at least {least} and at most {most}')
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def gbits_of(text: str) -> list[float]:
+    """'10,25' as Gbit/s; [0.0] for ''. FlagError for what is none."""
+    try:
+        speeds = [float(part) for part in text.split(',')] if text.strip() else [0.0]
+    except ValueError:
+        speeds = [-1.0]
+    if text.strip() and not all(0.001 <= speed <= 10000 for speed in speeds):
+        raise FlagError(f'--network={text} is no list of Gbit/s such as 10,25,100')
+    return list(dict.fromkeys(speeds))
+
+
+def slow_of(text: str) -> tuple[int, float]:
+    """'1:3' as (1, 3.0): one worker takes three times as long; (0, 1.0) for ''. FlagError for what is none."""
+    count, colon, factor = text.partition(':')
+    try:
+        pair = (int(count), float(factor)) if text else (0, 1.0)
+    except ValueError:
+        pair = (-1, 0.0)
+    if text and not (colon and 1 <= pair[0] <= 256 and 1 <= pair[1] <= 1000):
+        raise FlagError(f'--slow={text} is not like 1:3, one worker that takes three times as long')
+    return pair
 
 
 def check_experiments(config: ExperimentsConfig) -> None:

@@ -25,6 +25,7 @@ FREEZE_POINTS = {  # Blocks after the first convolutions, in order.
 SOURCES = {'2016': 'names of the 2016 program', 'slim': 'names of TF-slim', 'keras': "layout of Keras's InceptionV3",
            'own': 'names of a training by this program'}
 EXPORT_FORMATS = ('saved_model', 'tflite', 'frozen_graph')
+PLAN_MACHINES = ('dgx1_p100', 'ec2_k80', 'piz_daint', 'p2_xlarge')
 EXPERIMENTS = (
     'towers_equal', 'split_gain', 'ps_bytes', 'stragglers', 'backups', 'dead_worker', 'machines', 'staleness')
 
@@ -331,3 +332,33 @@ class ExperimentsConfig:
     full: bool = option(False, 'Longer runs, larger settings: much more than the nine minutes of all.')
     data_dir: str = option('', 'Records of build_image_data.py for dead_worker and staleness. Default: those of '
                            'make_demo_data.py, made in --output_directory.')
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanConfig:
+    """What scripts/plan.py is asked: of which machine, for which jobs, and where the answer goes."""
+
+    machine: str = option('', 'A file that --calibrate wrote, or the name of a machine that is built in (from '
+                          f'published tables): {", ".join(PLAN_MACHINES)}.')
+    workers: str = option('1,2,4,8,16,32', 'Numbers of workers (machines), with commas.')
+    ps: str = option('auto', 'Numbers of parameter servers, with commas; auto = the fewest within 2 % of the best.')
+    network: str = option('', 'Speeds of the network in Gbit/s, with commas, such as 10,25,100. Default: that which '
+                          'the machine has, or was measured with.')
+    gpus: int = option(1, 'GPUs of one worker.')
+    batch_size: int = option(0, 'Images per GPU and step. 0 = as many as the machine was measured with.')
+    speed: float = option(0.0, 'Images/s of one GPU, for one that you do not have yet. 0 = that of the machine.')
+    sync: bool = option(True, 'Synchronous updates, of a gradient of every worker. --async is the same as --nosync.')
+    backups: str = option('0', 'Numbers of backup workers, with commas; they are among --workers.')
+    slow: str = option('', 'Some of the workers are slower: 1:3 = one takes three times as long.')
+    wire_dtype: str = option('float32', 'In which weights and gradients cross; bfloat16 halves the bytes.', WIRE_DTYPES)
+    partition_mb: float = option(0.0, 'Variables larger than so many MB are cut into slices. 0 = none.')
+    target: float = option(0.0, 'Say which fewest machines and ps reach so many images/s, for each network.')
+    calibrate: str = option('', 'Measure this machine in two minutes and write what was found to this file.')
+    published: bool = option(False, 'Recompute published tables: predicted beside measured; exits with 3 when a '
+                             'distributed point is off by more than 10 %, or their mean by 4 %.')
+    check: str = option('', 'The train_dir of a finished run on a cluster: what it logged beside what is predicted.')
+    laboratory: str = option('', 'Run set-ups in a laboratory of machines on this one (Linux), predicted beside '
+                             'measured, and write them to this file.')
+    json: str = option('', 'Write all rows to this file.')
+    png: str = option('', 'Draw images/s over workers, a curve per network, to this file.')
+    html: str = option('', 'Write a page with sliders, complete in this one file.')

@@ -18,7 +18,8 @@ FLAGS: Mapping[str, str] = {
     'train_dir': FOLDER, 'eval_dir': FOLDER, 'report_dir': FOLDER, 'export_dir': FOLDER, 'output_directory': FOLDER,
     'log_directory': FOLDER, 'checkpoint_dir': CHECKPOINT, 'pretrained_model_checkpoint_path': CHECKPOINT,
     'input': CHECKPOINT, 'data_dir': RECORDS, 'train_directory': RECORDS, 'validation_directory': RECORDS,
-    'labels_file': FILE, 'json': FILE, 'png': FILE, 'output': FILE}
+    'labels_file': FILE, 'json': FILE, 'png': FILE, 'html': FILE, 'calibrate': FILE, 'laboratory': FILE,
+    'machine': FILE, 'check': RECORDS, 'output': FILE}
 STATE_FILE = 'checkpoint'  # TensorFlow's own name for the file that says which checkpoint is the newest.
 
 _SCHEME = re.compile(r'([A-Za-z][A-Za-z0-9+.-]*)://')

@@ -42,8 +42,9 @@ PEERS = {'keras': ('keras', 'keras_float32'), 'mirrored': ('mirrored',), 'multiw
          'parameter_server': ('parameter_server',), 'input_2016': ('input_2016',)}
 OF_WIDTH_1 = ('keras', 'keras_float32', 'mirrored', 'multiworker', 'parameter_server')  # Whatever --width says.
 
-_CLUSTERS = {'ps_worker': (1, 1), 'async_workers': (1, 2), 'sync_workers': (1, 2), 'null_step': (1, 1),
-             'in_graph': (1, 2), 'parameter_server': (1, 2), 'multiworker': (0, 2)}  # Number of ps and of workers.
+_CLUSTERS = {  # Number of ps and of workers.
+    'ps_worker': (1, 1), 'async_workers': (1, 2), 'sync_workers': (1, 2), 'null_step': (1, 1), 'null_update': (1, 1),
+    'in_graph': (1, 2), 'parameter_server': (1, 2), 'multiworker': (0, 2)}
 _CEILING_SHARE = 1 / 3  # Of everybody's turn: large products, always the same, are steady soon.
 # What is said of input is said of images of this size, as in the release; a full batch of them is no matter.
 _OWN_FLAGS = {'input': ['--image_size=299'], 'input_2016': ['--image_size=299']}
@@ -95,14 +96,15 @@ def groups_of(names: Sequence[str]) -> list[Group]:
     return [GROUPS[0]._replace(names=()), *groups] if lonely else groups
 
 
-def make_racer(name: str, settings: Sequence[str]) -> Racer:
-    """The processes of a contender. settings: the flags that all of them get."""
+def make_racer(name: str, settings: Sequence[str], size: tuple[int, int] | None = None) -> Racer:
+    """The processes of a contender. settings: the flags that all of them get. size: number of ps and of workers, where
+    others are wanted than the benchmark's."""
     peer = any(name in names for names in PEERS.values())
     script = SCRIPTS / ('benchmark_peers.py' if peer else 'benchmark_contender.py')
     command = [sys.executable, str(script), f'--contender={name}', *settings, *_OWN_FLAGS.get(name, [])]
     if name not in _CLUSTERS:
         return Racer(name, [command], share=_CEILING_SHARE if name in CEILINGS else 1.0)
-    num_ps, num_workers = _CLUSTERS[name]
+    num_ps, num_workers = size or _CLUSTERS[name]
     tasks = list(task_flags(num_ps, num_workers, free_ports(num_ps + num_workers)).values())
     commands = [[*command, *flags] for flags in tasks]
     if name == 'in_graph':  # The client is worker 0, which is named last because it has the clock.

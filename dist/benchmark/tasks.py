@@ -41,8 +41,8 @@ def build(name: str, cluster: Cluster, data: DataConfig, model: ModelConfig) -> 
         return serving(cluster, one_client)
     if one_client:
         return in_graph_client(cluster, data, model, OPTIMIZER)
-    if name == 'null_step':
-        return null_worker(cluster, data, model, OPTIMIZER)
+    if name in ('null_step', 'null_update'):
+        return null_worker(cluster, data, model, OPTIMIZER, update=name == 'null_update')
     return worker(cluster, name == 'sync_workers', data, model, OPTIMIZER)
 
 
@@ -90,11 +90,12 @@ def worker(cluster: Cluster, sync: bool, data: DataConfig, model: ModelConfig, o
     return Contender(run, {'unit': 'images', 'amount': data.batch_size, 'flops': flops})
 
 
-def null_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig) -> Contender:
+def null_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
+                update: bool = False) -> Contender:
     """A worker whose step moves the weights down and as many gradients up, and computes nothing.
 
     Both go through the same builder as in training; the gradients lie ready on the worker, leave when all
-    weights have come, and are put down on the ps.
+    weights have come, and are put down on the ps. update: they are applied there, as in training.
     """
     shapes = trainable_shapes(data, model)
     machine = cluster_machine(cluster, local_machine(DeviceConfig()))
@@ -109,7 +110,7 @@ def null_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimize
             return TowerLoss(_loss_with_gradients(weights, ready))
 
         task = Task(_labels_alone, loss_for, 1, 1, optimizer, operations=operations_for(False, print))
-        step = build_train_step(machine.placement, task, wrap_optimizer=lambda inner: _PutDown())
+        step = build_train_step(machine.placement, task, wrap_optimizer=lambda inner: inner if update else _PutDown())
         first = [v1.global_variables_initializer(),
                  *(cell.write(tf.zeros(shape)) for cell, shape in zip(ready, shapes.values(), strict=True))]
         run = _Loop(graph, server.target, machine, first, step, [])

@@ -9,13 +9,20 @@ import tensorflow as tf
 
 from dist.benchmark.contenders import NUM_OUTPUTS, build_step
 from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig
+from inception_mg.dealing import largest_first
 from inception_mg.fast.choice import fast_operations
 from inception_mg.model.losses import classification_loss
-from inception_mg.placement import CPU, bytes_of, one_device
+from inception_mg.placement import one_device
 from inception_mg.training.devices import session_config
-from inception_mg.training.towers import BalanceBytes, Variables
+from inception_mg.training.ps_strategy import trained_sizes
+from inception_mg.training.task import Task
 
 v1 = tf.compat.v1
+
+
+def trained_variables(build_tower: Callable[[], object]) -> dict[str, int]:
+    """Name -> bytes of what a network trains, in its order, from a graph that is thrown away."""
+    return trained_sizes(Task(None, lambda batch, tower: build_tower(), 1, 1), (), one_device().towers[0])
 
 
 def build_inception(size: int = 299) -> None:
@@ -29,18 +36,11 @@ def weights_per_ps(counts: Iterable[int], build_tower: Callable[[], object] = bu
 
     So many bytes a worker pulls from that ps in a step, and as many it pushes.
     """
-    with tf.Graph().as_default() as graph:
-        variables = Variables([CPU])
-        with variables.on(CPU):
-            v1.train.create_global_step()
-            build_tower()
-        made = [op for op in graph.get_operations() if op.type == 'VarHandleOp']
-        trained = {v.op.name: bytes_of(v) for v in variables.trainable}
-    found = {}
-    for count in counts:
-        strategy, found[count] = BalanceBytes(count), [0] * count
-        for op in made:
-            found[count][strategy(op)] += trained.get(op.name, 0)
+    sizes = list(trained_variables(build_tower).values())
+    found = {count: [0] * count for count in counts}
+    for count, loads in found.items():
+        for size, ps in zip(sizes, largest_first(sizes, count), strict=True):
+            loads[ps] += size
     return found
 
 

@@ -1,8 +1,10 @@
-"""How long an update waits for the slowest of its workers: simulated, by numpy alone."""
+"""How long an update waits for the slowest of its workers: random steps, given to the planner's model."""
 
 from collections.abc import Callable
 
 import numpy as np
+
+from dist.planner import model
 
 Draw = Callable[[tuple[int, ...]], np.ndarray]  # Shape -> seconds of that many steps.
 
@@ -17,23 +19,13 @@ def stragglers(random: np.random.RandomState, seconds: float, chance: float, fac
 
 
 def mean_wait(draw: Draw, needed: int, workers: int, updates: int = 4000) -> float:
-    """Mean time until `needed` of `workers` that begin together are done: the mean order statistic."""
-    return float(np.sort(draw((updates, workers)), axis=1)[:, needed - 1].mean())
+    """Mean time until `needed` of `workers` that begin together are done: the planner's, of such draws."""
+    return model.mean_wait(draw((updates, workers)).tolist(), needed)
 
 
 def mean_update(draw: Draw, needed: int, workers: int, updates: int = 4000) -> float:
-    """The same where who is late finishes before it begins for a later update, as SyncReplicas lets it.
-
-    Each update takes the first `needed` gradients that were begun for it.
-    """
-    free, now = np.zeros(workers), 0.0
-    for seconds in draw((updates, workers)):
-        done = np.maximum(free, now) + seconds
-        end = np.sort(done)[needed - 1]
-        # Who is free before the end began for this update and may be in it; the others are not there at all.
-        free = np.where(np.maximum(free, now) < end, done, free)
-        now = end
-    return float(now / updates)
+    """The same where who is late finishes before it begins for a later update, as SyncReplicas lets it."""
+    return model.mean_order(draw((updates, workers)).tolist(), needed)
 
 
 def normalised_speedup(times: dict[int, float], needed: int) -> dict[int, float]:

@@ -13,6 +13,7 @@ from dist.experiments.measure import weights_per_ps
 from dist.experiments.result import Request, Result, Table
 from dist.experiments.servers import run_clients
 from dist.experiments.waiting import Busy
+from dist.planner import model
 from inception_mg.data.progress import progress
 
 v1 = tf.compat.v1
@@ -66,15 +67,14 @@ def together(calls: Sequence) -> None:
 
 
 def knee(shares: Sequence[int], compute: float, rate: float) -> float:
-    """Workers from which the link of the fullest ps is never idle: a step's time divided by that link's part of it."""
-    wire = max(shares) / rate
-    return (compute + 2 * wire) / wire
+    """Workers from which the link of the fullest ps is never idle, by the planner."""
+    return model.workers_that_fill(compute, max(shares) / rate)
 
 
 def expected(shares: Sequence[int], workers: int, compute: float, rate: float) -> float:
-    """Steps per second: of workers that never meet, or of the full link."""
+    """Steps per second of all workers, by the planner: they share nothing but the links, which serve one at a time."""
     wire = max(shares) / rate
-    return min(workers / (compute + 2 * wire), 1 / wire)
+    return model.take_turns(workers, lambda worker: compute, wire, wire)[0]
 
 
 def moved_here(num_ps: int, workers: int, seconds: float) -> float:
@@ -102,7 +102,7 @@ def summarise(shares: dict[int, list[int]], emulated: dict[tuple[int, int], floa
               [(count, max(sizes) / 1e6, total / count / 1e6, max(sizes) * count / total, knee(sizes, COMPUTE, LINK))
                for count, sizes in shares.items()],
               'Inception v3: bytes that a worker pulls from a ps per step, and pushes'),
-        Table(('workers', *(f'{ps} ps: {what}' for ps in PS_COUNTS for what in ('seen', 'arithmetic'))),
+        Table(('workers', *(f'{ps} ps: {what}' for ps in PS_COUNTS for what in ('seen', 'planner'))),
               [(workers, *(value for ps in PS_COUNTS for value in (
                   emulated[ps, workers], expected(shares[ps], workers, COMPUTE, LINK)))) for workers in WORKERS],
               'Steps per second of all workers over emulated links'),
@@ -134,9 +134,9 @@ def draw(shares, emulated, real, words: str):
     figures.curve(left, counts, [sum(shares[1]) / count / 1e6 for count in counts], figures.GREY, '1/P', measured=False)
     for ps, colour in zip(PS_COUNTS, figures.COLOURS, strict=False):
         figures.curve(middle, WORKERS, [emulated[ps, workers] for workers in WORKERS], colour, f'{ps} ps')
-        fine = np.geomspace(WORKERS[0], WORKERS[-1], 60)
+        fine = range(WORKERS[0], WORKERS[-1] + 1)
         figures.curve(middle, fine, [expected(shares[ps], workers, COMPUTE, LINK) for workers in fine], colour,
-                      f'{ps} ps, arithmetic', measured=False)
+                      f'{ps} ps, planner', measured=False)
     for ps, colour in zip((1, 2), figures.COLOURS, strict=False):
         figures.curve(right, REAL_WORKERS, [real[ps, workers] / 1e9 for workers in REAL_WORKERS], colour, f'{ps} ps')
     figures.doubling(middle, WORKERS)

@@ -15,6 +15,7 @@ from inception_mg.model.tower_loss import Statistic, TowerLoss
 from inception_mg.placement import CPU, Placement, Tower, host_of
 from inception_mg.training import wire
 from inception_mg.training.optimizers import build_moves
+from inception_mg.training.ps_strategy import LargestFirst
 from inception_mg.training.task import Batch, DatasetFor, LossFor
 
 v1 = tf.compat.v1
@@ -30,25 +31,6 @@ class TowerGradients(NamedTuple):
     hosts: list[str]
 
 
-class BalanceBytes:
-    """A ps_strategy: each new variable goes to the device that holds the fewest bytes.
-
-    (For Inception v3 on 2, 3 and 4 ps the fullest then has 1.07, 1.13 and 1.19 times the mean; with
-    round robin, which deals each large weight the same way, 2.00, 1.26 and 2.19 times.) `loads` has the
-    bytes per device so far.
-    """
-
-    def __init__(self, devices: int):
-        self.loads = [0] * devices
-
-    def __call__(self, op) -> int:
-        """Returns the index of the device for the variable operation `op`."""
-        shape = tf.TensorShape(op.get_attr('shape'))
-        task = self.loads.index(min(self.loads))
-        self.loads[task] += shape.num_elements() * tf.as_dtype(op.get_attr('dtype')).size
-        return task
-
-
 class Variables:
     """The variables of a model on the devices of a placement, each read once per host.
 
@@ -61,9 +43,9 @@ class Variables:
     """
 
     def __init__(self, devices: Sequence[str], frozen_scopes: Sequence[str] = (), wire_dtype: str = 'float32',
-                 prefetch: bool = False, operations: Operations = PLAIN):
-        """devices: one device, or the tasks 0, 1, ... of one job; ValueError for other lists. Initial
-        values are computed beside the variable. wire_dtype, prefetch: see Placement."""
+                 prefetch: bool = False, operations: Operations = PLAIN, strategy: LargestFirst | None = None):
+        """devices: one device, or the tasks 0, 1, ... of one job; ValueError for other lists. Initial values are
+        computed beside the variable. wire_dtype, prefetch: see Placement. strategy: which device; see there."""
         self.trainable: list[tf.Variable] = []
         self.frozen: list[tf.Variable] = []
         self._frozen_scopes = tuple(frozen_scopes)
@@ -73,7 +55,7 @@ class Variables:
         self._ways_of_frozen = wire.Copies(fetch, for_ever=True)
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
-        self._setter = _device_setter(devices)
+        self._setter = _device_setter(devices, strategy or LargestFirst(len(devices)))
 
     @contextlib.contextmanager
     def on(self, host: str) -> Iterator[dict[str, tf.Tensor]]:
@@ -233,7 +215,7 @@ def _host_here() -> str:
         return tf.no_op('here').device
 
 
-def _device_setter(devices: Sequence[str]) -> Callable:
+def _device_setter(devices: Sequence[str], strategy: LargestFirst) -> Callable:
     """replica_device_setter for one device, or for the tasks of one job."""
     specs = [tf.DeviceSpec.from_string(device) for device in devices]
     tasks = [spec.task for spec in specs]
@@ -242,4 +224,4 @@ def _device_setter(devices: Sequence[str]) -> Callable:
     # A device without a task (one machine) is taken by the setter as it is.
     return v1.train.replica_device_setter(
         ps_tasks=len(specs), ps_device=specs[0].replace(task=None).to_string(),
-        worker_device='', ps_strategy=BalanceBytes(len(specs)))
+        worker_device='', ps_strategy=strategy)

@@ -10,6 +10,7 @@ from inception_mg.fast.operations import PLAIN
 from inception_mg.placement import Placement
 from inception_mg.training import optimizers, towers
 from inception_mg.training.loss_scale import LossScale
+from inception_mg.training.ps_strategy import LargestFirst
 from inception_mg.training.task import Task
 
 v1 = tf.compat.v1
@@ -48,8 +49,9 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     if task.batch_size % count:
         raise FlagError(f'--batch_size={task.batch_size} cannot be split evenly over {count} towers')
     host, operations = placement.towers[0].host, task.operations or PLAIN
+    strategy = LargestFirst(len(placement.variables))
     variables = towers.Variables(placement.variables, task.frozen, placement.wire_dtype, placement.prefetch,
-                                 operations)
+                                 operations, strategy)
     with variables.on(host):
         global_step = v1.train.create_global_step()
         loss_scale = LossScale() if task.scale_loss else None
@@ -58,6 +60,7 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     batches, starts = towers.read_batches(placement, lambda host, hosts, size: task.dataset_for(
         reader * hosts + host, readers * hosts, size), task.batch_size)
     # 2. Every tower computes its loss and its gradients.
+    strategy.learn(task, batches[0], placement.towers[0])
     results = towers.build_towers(placement, variables, batches, task.loss_for,
                                   loss_scale.value if loss_scale else None)
     # 3. The gradients are averaged.

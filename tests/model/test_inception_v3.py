@@ -14,8 +14,8 @@ from inception_mg.model.layers import Layers
 from inception_mg.model.losses import classification_loss, smoothed_cross_entropy
 from inception_mg.placement import multi_gpu, one_device, split_model
 from inception_mg.training import step_records
+from inception_mg.training.ps_strategy import LargestFirst
 from inception_mg.training.task import Task
-from inception_mg.training.towers import BalanceBytes
 from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
@@ -215,7 +215,7 @@ def test_stages_have_about_equal_work():
 
 @pytest.mark.parametrize('ps', [2, 3, 4])
 def test_bytes_are_balanced_over_devices(ps):
-    balance = BalanceBytes(ps)
+    balance = LargestFirst(ps)
     with tf.Graph().as_default(), v1.variable_scope('', use_resource=True):
         inception_v3(tf.zeros([2, 299, 299, 3]), 1001, Layers(False))
         for v in v1.global_variables():

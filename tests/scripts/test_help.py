@@ -20,7 +20,8 @@ GROUPS = {  # A flag that each group must show, and what else is asked of its te
     'experiments.py': {'experiments': 'only'}, 'export.py': {'export': 'format', 'model': 'width'},
     'laboratory.py': {'this program alone': 'log_directory'},
     'launch_local.py': {'launch': 'kill'}, 'make_demo_data.py': {'this program alone': 'output_directory'},
-    'plot_training.py': {'this program alone': 'eval_dir'}, 'report.py': {'report': 'way'}}
+    'plot_training.py': {'this program alone': 'eval_dir'}, 'report.py': {'report': 'way'},
+    'plan.py': {'plan': 'published', 'this program alone': 'async', 'model': 'width'}}
 
 
 def groups_of(text: str) -> dict[str, list[str]]:

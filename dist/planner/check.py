@@ -1,0 +1,106 @@
+"""What a finished run of a cluster logged, beside what the model says of it."""
+
+import dataclasses
+import pathlib
+import re
+
+from dist.planner.machine import Machine
+from dist.planner.networks import total
+from dist.planner.plan import Planner, Question
+from inception_mg.errors import UserError
+
+_CLUSTER = re.compile(r'cluster +worker \d+ of (\d+) ps and (\d+) workers?, (asynchronous|synchronous, (\d+) of)')
+_BATCH = re.compile(r'batch +\d+ images per update; here (\d+) = (\d+) towers?')
+_WIRE = re.compile(r'wire +a step of each worker pulls ([\d.]+) MB')
+_PACE = re.compile(r'worker (\d+) made (\d+) steps in ([\d.]+) s(?:, (\d+)% of it waiting for updates)?: ([\d.]+) MB/s')
+_SERVES = re.compile(r'worker \d+ serves on (\S+):\d+')
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What was logged. images, towers: of one worker's step. megabytes: that it pulls; 0 = not said. steps: worker ->
+    (steps, seconds, share of them that it waited for updates, or None). one_machine: all listened on loopback."""
+
+    ps: int
+    workers: int
+    sync: bool
+    needed: int
+    images: int
+    towers: int
+    megabytes: float
+    steps: dict[int, tuple[int, float, float | None]]
+    one_machine: bool
+
+    @property
+    def images_per_sec(self) -> float:
+        """Of all workers; those of dropped gradients do not count."""
+        if self.sync:
+            return max(count / seconds for count, seconds, _ in self.steps.values()) * self.needed * self.images
+        return sum(count / seconds for count, seconds, _ in self.steps.values()) * self.images
+
+
+def read_run(train_dir: str) -> Run:
+    """Reads TRAIN_DIR/logs/*.log, the last run in each. UserError, in one line, where they do not say enough."""
+    folder = pathlib.Path(train_dir, 'logs')
+    texts = [path.read_text(errors='replace') for path in sorted(folder.glob('*.log'))]
+    if not texts:
+        raise UserError(f'--check={train_dir}: there is no {folder}/*.log; launch_local.py leaves them; on other '
+                        'clusters put what each task prints there, a file per task')
+    steps, found = {}, {}
+    for text in texts:
+        for name, pattern in (('cluster', _CLUSTER), ('batch', _BATCH), ('wire', _WIRE)):
+            if matches := list(pattern.finditer(text)):
+                found[name] = matches[-1]
+        for match in _PACE.finditer(text):
+            steps[int(match[1])] = (int(match[2]), float(match[3]), int(match[4]) / 100 if match[4] else None)
+    if 'cluster' not in found or 'batch' not in found or not any(seconds for _, seconds, _ in steps.values()):
+        raise UserError(f'--check={train_dir}: its logs hold no run of a cluster that came to its end ("worker 0 made '
+                        '... steps in ... s")')
+    hosts = {host for text in texts for host in _SERVES.findall(text)}
+    ps, workers, manner, needed = found['cluster'].groups()
+    return Run(int(ps), int(workers), manner != 'asynchronous', int(needed or 1), int(found['batch'][1]),
+               int(found['batch'][2]), float(found['wire'][1]) if 'wire' in found else 0.0,
+               {worker: one for worker, one in steps.items() if one[1]},
+               bool(hosts) and hosts <= {'127.0.0.1', 'localhost', '[::1]'})
+
+
+def compare_run(train_dir: str, machine: Machine, gbits: float) -> list[str]:
+    """Lines: what was run, and logged beside predicted images/s, step and bytes."""
+    run = read_run(train_dir)
+    size = total(machine.variables) / 1e6
+    if run.megabytes and not 0.45 < run.megabytes / size < 1.05:  # Half of them if they crossed in bfloat16.
+        raise UserError(f'--check={train_dir}: its workers pulled {run.megabytes:.1f} MB, --machine is of a network '
+                        f'of {size:.1f} MB: calibrate with the flags of the run')
+    half = bool(run.megabytes) and run.megabytes / size < 0.75
+    planner = Planner(machine, Question(run.sync, run.towers, run.images // run.towers,
+                                        bytes_factor=0.5 if half else 1.0))
+    if run.one_machine:
+        step = shared_cores(planner, run.workers)
+        predicted, how = (run.needed if run.sync else run.workers) * run.images / step, 'all tasks share its cores'
+    else:
+        pace = planner.pace(run.workers, run.ps, gbits, run.workers - run.needed if run.sync else 0)
+        step, predicted, how = pace.step, pace.images_per_sec, 'a machine per task'
+    logged = run.images_per_sec
+    own = sum(seconds for _, seconds, _ in run.steps.values()) / sum(count for count, *_ in run.steps.values())
+    lines = [f'{train_dir}: {run.workers} workers of {run.towers} tower(s) and {run.images} images, {run.ps} ps, '
+             + (f'synchronous, {run.needed} gradients per update' if run.sync else 'asynchronous') + f'; {how}',
+             f'{"":<34}{"logged":>10}{"predicted":>11}{"error":>8}',
+             _line('images/s', logged, predicted), _line('seconds of a worker\'s step', own, step)]
+    megabytes = run.megabytes or size
+    lines.append(_line('MB/s each way of a worker', megabytes / own, megabytes / step))
+    waits = [wait for *_, wait in run.steps.values() if wait is not None]
+    if waits:
+        lines.append(f'{"waiting for updates":<34}{sum(waits) / len(waits):>10.0%}')
+    return lines
+
+
+def shared_cores(planner: Planner, workers: int) -> float:
+    """Seconds of a worker's step where all tasks run on one machine: its cores compute and move for all of them, and
+    nothing overlaps, as there is nobody else to do it."""
+    machine = planner.machine
+    moving = 2 * total(machine.variables) * planner.question.bytes_factor / machine.worker_rate
+    return workers * (planner.seconds() + moving + total(machine.variables) * machine.update + machine.round)
+
+
+def _line(what: str, logged: float, predicted: float) -> str:
+    return f'{what:<34}{logged:>10.4g}{predicted:>11.4g}{predicted / logged - 1:>+8.1%}'
