@@ -33,6 +33,7 @@ from inception_mg.config import (
     RunConfig,
 )
 from inception_mg.errors import FlagError
+from inception_mg.paths import made_up_classes
 
 HIGHEST = 2 ** 31 - 1  # What TensorFlow's 32-bit integers hold.
 
@@ -65,6 +66,7 @@ def check_build(build: BuildConfig) -> None:
 
 def check_data(data: DataConfig, model: str = 'inception_v3') -> None:
     """Raises FlagError for values that no data set can make right; model: the network that the images are for."""
+    made_up_classes(data.data_dir)
     _one_of('model', model, MODELS)
     _at_least('batch_size', data.batch_size, 1)
     _at_least('image_size', data.image_size, MINIMUM_IMAGE_SIZE[model])

@@ -62,7 +62,9 @@ class BuildConfig:
 class DataConfig:
     """How shards become batches."""
 
-    data_dir: str = option('', 'Folder with the shards and dataset.json of build_image_data.py.')
+    data_dir: str = option(
+        '', 'Folder with the shards and dataset.json of build_image_data.py. For training also synthetic:1000: '
+        'made-up images of 1000 classes from memory, to try machines before there is data.')
     batch_size: int = option(
         32, 'Images per step of this process; split evenly over its towers.')
     image_size: int = option(

@@ -16,6 +16,7 @@ from dist import hosts
 from dist.server import check_port, choose_gpus, hide_gpus
 from inception_mg import checks, config
 from inception_mg.errors import FlagError
+from inception_mg.paths import made_up_classes
 from inception_mg.run_dir import model_card
 from inception_mg.training.decays import decay_lines
 
@@ -63,6 +64,9 @@ def serve(cluster: hosts.Cluster, settings: config.ClusterConfig) -> int:
 def evaluate(data: config.DataConfig, model: config.ModelConfig, evaluation: config.EvalConfig) -> int:
     """The evaluator: outside of the cluster, it evaluates each new checkpoint in train_dir."""
     checks.check_eval(evaluation)
+    if made_up_classes(data.data_dir):
+        print(f'--data_dir={data.data_dir}: of made-up images there is nothing to evaluate')
+        return 0
     with common.quiet_import():
         from inception_mg.evaluation.evaluate import evaluate
         from inception_mg.evaluation.watch import watch

@@ -55,7 +55,7 @@ def main() -> int:
         task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print))
         return in_graph.run_client(cluster, task, devices, run, options, settings)
     if cluster.job == 'worker':
-        print(f'data       {data.data_dir}: {len(open_training_data(data).paths)} shards')
+        print(f'data       {open_training_data(data).summary}')
     return in_graph.serve(cluster, devices, options, settings)
 
 

@@ -13,6 +13,7 @@ from inception_mg.config import DataConfig, ModelConfig
 from inception_mg.data.dataset_info import BACKGROUND, read_dataset_info
 from inception_mg.errors import FlagError, UserError
 from inception_mg.files import write_text
+from inception_mg.paths import made_up_classes
 
 CARD_FILE = 'model.json'
 FORMAT = 1  # Counts up when an older reader would misunderstand the file.
@@ -42,8 +43,8 @@ class ModelCard:
 
 def make_card(data: DataConfig, model: ModelConfig, classes: Sequence[str]) -> ModelCard:
     """The card of a model with these settings and classes."""
-    return ModelCard(model.width, data.image_size, tuple(classes), model.compute_dtype, os.path.abspath(data.data_dir),
-                     model.model)
+    source = data.data_dir if made_up_classes(data.data_dir) else os.path.abspath(data.data_dir)
+    return ModelCard(model.width, data.image_size, tuple(classes), model.compute_dtype, source, model.model)
 
 
 def write_card(directory: str, card: ModelCard) -> None:
