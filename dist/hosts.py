@@ -31,7 +31,7 @@ class Cluster:
         if self.job not in JOBS:
             raise FlagError(f'unknown job {self.job!r}: use one of {", ".join(JOBS)} (the chief is worker 0)')
         for job, hosts in (('ps', self.ps), ('worker', self.workers)):
-            if not any(hosts) and (job == 'worker' or self.needs_ps):
+            if not any(hosts) and (job == 'worker' or self.needs_ps) and self.job != 'evaluator':
                 raise FlagError(f'the cluster has no {job}: list at least one {job} host')
         known: dict[str, str] = {}
         for job, hosts in (('ps', self.ps), ('worker', self.workers)):
@@ -165,11 +165,13 @@ def from_flags(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int, ne
                    needs_ps)
 
 
-def from_tf_config(text: str, needs_ps: bool = True) -> Cluster:
+def from_tf_config(text: str, needs_ps: bool = True, ps_hosts: str = '', worker_hosts: str = '') -> Cluster:
     """Returns the cluster of a TF_CONFIG value; raises FlagError in one line.
 
     A chief (or master) becomes worker 0 and moves the workers up by one, since a ClusterSpec of ps
-    and worker has no chief. Hosts may be lists, or dictionaries from index to host with gaps.
+    and worker has no chief. Hosts may be lists, or dictionaries from index to host with gaps. ps_hosts,
+    worker_hosts: the flags, which say who is in the cluster where TF_CONFIG lists but a part of it; this
+    task is then the one at its address.
     """
     try:
         config = json.loads(text)
@@ -186,6 +188,12 @@ def from_tf_config(text: str, needs_ps: bool = True) -> Cluster:
     if len(chiefs) > 1:
         raise FlagError(f'TF_CONFIG: {len(chiefs)} chiefs ({", ".join(chiefs)}): there can be one')
     job, index = task['type'], _index(task.get('index', 0), 'task index')
+    if ps_hosts or worker_hosts:
+        return _among(parse_hosts(ps_hosts, 'ps_hosts'), parse_hosts(worker_hosts, 'worker_hosts'), job, index,
+                      lists.get(job, ()), needs_ps)
+    if not any(chiefs + lists.get('worker', ())) and job in ('ps', 'chief', 'master'):
+        raise FlagError(f'TF_CONFIG tells {job} {index} of no worker (as with enableDynamicWorker of a TFJob): leave '
+                        'that out, or give every task the same --ps_hosts and --worker_hosts as well')
     if job in ('chief', 'master'):
         if not chiefs or index:
             raise FlagError(f'TF_CONFIG: this task is {job} {index}, which its cluster does not list')
@@ -193,6 +201,25 @@ def from_tf_config(text: str, needs_ps: bool = True) -> Cluster:
     elif job == 'worker':
         index += len(chiefs)
     return Cluster(lists.get('ps', ()), chiefs + lists.get('worker', ()), job, index, needs_ps)
+
+
+def _among(ps: tuple[str, ...], workers: tuple[str, ...], job: str, index: int, hosts: tuple[str, ...], needs_ps: bool
+           ) -> Cluster:
+    """The cluster of the flags, in which this task is at the address that TF_CONFIG has for it; a chief is worker 0.
+
+    hosts: what TF_CONFIG lists of the task's job: for a ps of a sparse one its own address alone.
+    """
+    if job == 'evaluator':
+        return Cluster(ps, workers, job, index, needs_ps)
+    chief = job in ('chief', 'master')
+    listed = ps if job == 'ps' else workers[:1] if chief else workers
+    address = hosts[index] if index < len(hosts) else hosts[0] if len(hosts) == 1 else ''
+    if chief and not address:
+        address = ''.join(listed)
+    if address not in listed:
+        raise FlagError(f'TF_CONFIG: this task, {job} {index}, is at {address or "no address"}, which is not in '
+                        f'{"the first of " * chief}--{"ps" if job == "ps" else "worker"}_hosts: {", ".join(listed)}')
+    return Cluster(ps, workers, 'ps' if job == 'ps' else 'worker', listed.index(address), needs_ps)
 
 
 def _expect(value, kind: type, what: str):
@@ -221,13 +248,13 @@ def _hosts_of(job: str, value) -> tuple[str, ...]:
 def resolve(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int,
             environ: Mapping[str, str], needs_ps: bool = True, slurm_ps: int = 0) -> Cluster | None:
     """Returns the cluster of Slurm if `slurm_ps` asks for it, else of the flags if any is given, else of TF_CONFIG,
-    else None (no cluster)."""
+    else None (no cluster). Host lists without a job name beside TF_CONFIG: it says which of them this task is."""
     if slurm_ps:
         return from_slurm(environ, slurm_ps)
-    if ps_hosts or worker_hosts or job_name:
-        return from_flags(ps_hosts, worker_hosts, job_name, task_id, needs_ps)
     text = environ.get('TF_CONFIG', '').strip()
-    return from_tf_config(text, needs_ps) if text else None
+    if job_name or (ps_hosts or worker_hosts) and not text:
+        return from_flags(ps_hosts, worker_hosts, job_name, task_id, needs_ps)
+    return from_tf_config(text, needs_ps, ps_hosts, worker_hosts) if text else None
 
 
 def from_slurm(environ: Mapping[str, str], num_ps: int, first_port: int = 8888) -> Cluster:

@@ -95,6 +95,38 @@ def test_bad_tf_config_is_refused_in_one_line(text, words):
     assert words in str(caught.value) and '\n' not in str(caught.value)
 
 
+def sparse(kind, index=0, **cluster) -> dict[str, str]:
+    """The environment of a task under enableDynamicWorker of a TFJob."""
+    return {'TF_CONFIG': config({'worker': {}, 'ps': [], **cluster}, kind, index)}
+
+
+@pytest.mark.parametrize('environ, job, index, address', [
+    (sparse('ps', 1, ps=['b:2']), 'ps', 1, 'b:2'), (sparse('ps', 0, ps=['a:1']), 'ps', 0, 'a:1'),
+    (sparse('worker', 1, ps=list(PS), worker={'1': 'e:5'}), 'worker', 2, 'e:5'),
+    (sparse('chief'), 'worker', 0, 'c:3'), (sparse('master'), 'worker', 0, 'c:3'),
+    (sparse('evaluator'), 'evaluator', 0, ''),
+    ({'TF_CONFIG': config({'ps': list(PS), 'chief': ['c:3'], 'worker': ['d:4', 'e:5']}, 'worker', 0)}, 'worker', 1, 'd:4')])
+def test_a_sparse_tf_config_says_which_of_the_listed_hosts_this_task_is(environ, job, index, address):
+    cluster = hosts.resolve('a:1,b:2', 'c:3,d:4,e:5', '', 0, environ)
+    assert (cluster.ps, cluster.workers) == (PS, WORKERS)
+    assert (cluster.job, cluster.index, cluster.address) == (job, index, address)
+
+
+@pytest.mark.parametrize('environ, workers, words', [
+    (sparse('ps', 1, ps=['b:2']), '', 'tells ps 1 of no worker .* give every task the same --ps_hosts and --worker_hosts'),
+    (sparse('chief'), '', 'tells chief 0 of no worker'),
+    (sparse('worker', 0, ps=list(PS), worker={'0': 'x:9'}), 'c:3,d:4', 'is at x:9, which is not in --worker_hosts: c:3'),
+    (sparse('chief', chief=['x:9']), 'c:3,d:4', 'is at x:9, which is not in the first of --worker_hosts: c:3$'),
+    (sparse('worker', 5), 'c:3,d:4', 'worker 5, is at no address')])
+def test_a_sparse_tf_config_that_leaves_open_who_is_who(environ, workers, words):
+    with pytest.raises(FlagError, match=words):
+        hosts.resolve('a:1,b:2' if workers else '', workers, '', 0, environ)
+
+
+def test_an_evaluator_needs_no_cluster():
+    assert hosts.resolve('', '', '', 0, sparse('evaluator')).job == 'evaluator'
+
+
 def test_resolve_prefers_flags():
     environ = {'TF_CONFIG': config({'ps': ['x:1'], 'worker': ['y:2']}, 'ps', 0)}
     assert hosts.resolve('a:1', 'c:3', 'worker', 0, environ).address == 'c:3'
