@@ -1,4 +1,4 @@
-"""Who is who in a cluster: host lists from flags, TF_CONFIG or Slurm. Standard library only."""
+"""Who is who in a cluster: host lists from flags, TF_CONFIG or Slurm (slurm.py). Standard library only."""
 
 import dataclasses
 import ipaddress
@@ -246,54 +246,14 @@ def _hosts_of(job: str, value) -> tuple[str, ...]:
 
 
 def resolve(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int,
-            environ: Mapping[str, str], needs_ps: bool = True, slurm_ps: int = 0) -> Cluster | None:
+            environ: Mapping[str, str], needs_ps: bool = True, slurm_ps: int = -1, slurm_first_port: int = 0
+            ) -> Cluster | None:
     """Returns the cluster of Slurm if `slurm_ps` asks for it, else of the flags if any is given, else of TF_CONFIG,
     else None (no cluster). Host lists without a job name beside TF_CONFIG: it says which of them this task is."""
-    if slurm_ps:
-        return from_slurm(environ, slurm_ps)
+    if slurm_ps >= 0:
+        from dist.slurm import from_slurm  # Which needs this file.
+        return from_slurm(environ, slurm_ps, slurm_first_port, needs_ps)
     text = environ.get('TF_CONFIG', '').strip()
     if job_name or (ps_hosts or worker_hosts) and not text:
         return from_flags(ps_hosts, worker_hosts, job_name, task_id, needs_ps)
     return from_tf_config(text, needs_ps, ps_hosts, worker_hosts) if text else None
-
-
-def from_slurm(environ: Mapping[str, str], num_ps: int, first_port: int = 8888) -> Cluster:
-    """Returns the cluster of a Slurm step: its first `num_ps` tasks are ps, the others workers.
-
-    Tasks lie on the nodes in blocks (Slurm's default); task k of a node listens on first_port + k.
-    Uses no GPU variable, so it works on nodes without any. Raises FlagError naming the variable.
-    """
-    def variable(*names: str) -> str:
-        for name in names:
-            if environ.get(name):
-                return environ[name]
-        raise FlagError(f'{names[0]} is not set: start the tasks with srun')
-
-    nodes = expand_nodes(variable('SLURM_STEP_NODELIST', 'SLURM_NODELIST', 'SLURM_JOB_NODELIST'))
-    counts = expand_counts(variable('SLURM_STEP_TASKS_PER_NODE', 'SLURM_TASKS_PER_NODE'))
-    if len(counts) != len(nodes):
-        raise FlagError(f'Slurm lists {len(nodes)} nodes but task counts for {len(counts)}')
-    tasks = tuple(f'{node}:{first_port + k}' for node, count in zip(nodes, counts, strict=True) for k in range(count))
-    if not 0 < num_ps < len(tasks):
-        raise FlagError(f'{num_ps} ps of {len(tasks)} Slurm tasks: at least one ps and one worker are needed')
-    rank = int(variable('SLURM_PROCID'))
-    job, index = ('ps', rank) if rank < num_ps else ('worker', rank - num_ps)
-    return Cluster(tasks[:num_ps], tasks[num_ps:], job, index)
-
-
-def expand_nodes(text: str) -> list[str]:
-    """Expands a Slurm list such as 'a,node[01-02,05]' into names, in the order written."""
-    nodes = []
-    for prefix, inside, suffix in re.findall(r'([^,\[\]]*)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)', text):
-        for part in inside.split(',') if inside else ['']:
-            first, _, last = part.partition('-')
-            numbers = [first] if not last else [
-                str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-            nodes += [prefix + number + suffix for number in numbers if prefix + number + suffix]
-    return nodes
-
-
-def expand_counts(text: str) -> list[int]:
-    """Expands Slurm's '2(x3),1' into [2, 2, 2, 1]."""
-    return [int(count) for count, times in re.findall(r'(\d+)(?:\(x(\d+)\))?', text)
-            for _ in range(int(times or 1))]

@@ -105,13 +105,13 @@ class Peers:
     """What a worker knows of the rest of the cluster, and tells it.
 
     start_secs: how long to wait for missing tasks at the start. lost_secs: how long training goes on waiting for a task
-    that was there and is gone. stop: whether a signal asked this task to end. All waits end with ClusterLost or
-    Stopped, naming who was waited for. boards: of those that this task depends on; by default of all ps.
+    that was there and is gone (retry_code: with which a thread may then end the process). stop: whether a signal asked
+    this task to end. All waits end with ClusterLost or Stopped, naming who was waited for. boards: those that count.
     """
 
     def __init__(self, cluster: Cluster, job: Job, start_secs: float = 300.0, lost_secs: float = 300.0,
                  stop: Callable[[], bool] = lambda: False, log: Log = print, status_secs: float = 10.0,
-                 boards: Sequence[Board] = ()):
+                 boards: Sequence[Board] = (), retry_code: int = EXIT_RETRY):
         self.cluster, self.job, self.start_secs, self.lost_secs = cluster, job, start_secs, lost_secs
         self.stop, self.log, self.status_secs = stop, log, status_secs
         self.lives: list[str] = []    # Of the ps, when the present session was made.
@@ -125,7 +125,7 @@ class Peers:
         self._heard = self._told = time.monotonic()  # When all ps answered last, and when that was said.
         self._over = threading.Event()
         self._trouble, self._waiting, self._thread = '', False, None
-        self._signals = Signals()
+        self._signals, self._retry_code = Signals(), retry_code
 
     def look(self) -> list[BoardView]:
         """Reads all boards once; Unreachable names the first that is silent; UserError for a ps of another cluster."""
@@ -290,7 +290,7 @@ class Peers:
             self.log(f'{self.cluster.name} is waiting for {self._trouble}, {now - self._heard:.0f} s')
         if now - self._heard > self.lost_secs + STUCK_SECS:
             self.log(f'{self.cluster.name} gave up after {now - self._heard:.0f} s without {self._trouble}')
-            leave_process(EXIT_RETRY)
+            leave_process(self._retry_code)
         if self._signals.age() > STUCK_SECS:
             self.log(f'{self.cluster.name} was stopped while waiting for {self._trouble}')
             leave_process(EXIT_SIGTERM)

@@ -9,7 +9,7 @@ from dist.board import BEAT_SECS, DONE, ENDING, FAILED, RUNNING, Board, Silence,
 from dist.hosts import Cluster
 from inception_mg.errors import EXIT_FAILED, EXIT_RETRY, EXIT_SIGTERM
 
-FAREWELL_SECS = 20.0  # So long after a signal a task serves on while its one client is at work.
+FAREWELL_SECS = 20.0  # So long after a signal a task serves on while the chief is at work.
 GRACE_SECS = 6.0     # So long after the job's end a ps waits for workers that are just (re)starting.
 
 
@@ -23,8 +23,8 @@ def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600
     The job is over when the chief reports that it is done, or any worker that it failed; then this
     waits for the other workers' reports, but not for those that fall silent (a restarting one gets
     GRACE_SECS), and returns 0 or EXIT_FAILED. EXIT_RETRY when no worker has been heard of for `idle_secs`;
-    EXIT_SIGTERM when stop() says so; with one_client not before the chief has left too, or FAREWELL_SECS have
-    passed: whoever ends a whole cluster signals all tasks at once, and the chief needs them to save.
+    EXIT_SIGTERM when stop() says so, but not before the chief has left too, or FAREWELL_SECS have passed: whoever
+    ends a whole cluster signals all tasks at once, and the chief needs them to save.
     """
     clients = 1 if one_client else len(cluster.workers)
     board = Board(cluster.name, cluster.address, clients, server.target, timeout=0.0)
@@ -37,8 +37,7 @@ def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600
         silent = silence.update(view.beats)
         if stop():
             asked_since = asked_since or time.monotonic()
-            at_work = (one_client and view.reports[0] in (RUNNING, ENDING) and silence.heard[0]
-                       and silent[0] < 3 * BEAT_SECS)
+            at_work = view.reports[0] in (RUNNING, ENDING) and silence.heard[0] and silent[0] < 3 * BEAT_SECS
             if not at_work or time.monotonic() - asked_since > FAREWELL_SECS:
                 return EXIT_SIGTERM
         failed = FAILED in view.reports

@@ -32,7 +32,15 @@ from inception_mg.config import (
     ReportConfig,
     RunConfig,
 )
-from inception_mg.errors import FlagError
+from inception_mg.errors import (
+    EXIT_FAILED,
+    EXIT_FLAGS,
+    EXIT_RETRY,
+    EXIT_SIGINT,
+    EXIT_SIGKILL,
+    EXIT_SIGTERM,
+    FlagError,
+)
 from inception_mg.paths import made_up_classes
 
 HIGHEST = 2 ** 31 - 1  # What TensorFlow's 32-bit integers hold.
@@ -121,6 +129,18 @@ def check_cluster(cluster: ClusterConfig) -> None:
         raise FlagError(f'--gpus={cluster.gpus} is no list of different numbers such as 0,1')
     for name in ('start_timeout', 'lost_timeout'):
         _at_least(name, getattr(cluster, name), 1)
+    _at_least('slurm_ps', cluster.slurm_ps, -1)
+    _at_least('slurm_first_port', cluster.slurm_first_port, 0)
+    _at_most('slurm_first_port', cluster.slurm_first_port, 65535)
+    check_retry_exit_code(cluster.retry_exit_code)
+
+
+def check_retry_exit_code(code: int) -> None:
+    """Raises FlagError for an exit code that there is not, or that says something else already."""
+    _at_least('retry_exit_code', code, 1)
+    _at_most('retry_exit_code', code, 255)
+    if code in (EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, EXIT_SIGKILL, EXIT_SIGTERM):
+        raise FlagError(f'--retry_exit_code={code} means something else already: take another one, such as {EXIT_RETRY}')
 
 
 def check_in_graph(options: InGraphConfig, devices: DeviceConfig, num_ps: int, num_workers: int) -> None:

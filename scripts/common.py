@@ -45,7 +45,7 @@ _require_packages()
 from absl import app, flags  # noqa: E402
 
 from inception_mg import checks, config, paths, tf_environment  # noqa: E402
-from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, UserError  # noqa: E402
+from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, UserError, told  # noqa: E402
 
 os.environ.update(tf_environment.DEFAULTS | os.environ)
 
@@ -131,11 +131,13 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
         _exit(' '.join(str(error).split()) + ' (--help lists the flags)', EXIT_FLAGS)
     if rest and not arguments:
         _exit(f'cannot use the argument {rest[0]!r}: flags look like --name=value', EXIT_FLAGS)
+    retry = config.ClusterConfig.retry_exit_code if 'retry_exit_code' not in flags.FLAGS else \
+        flags.FLAGS.retry_exit_code
     try:
         settle_paths()
-        code = main(*[rest] if arguments else []) or 0
+        code = told(main(*[rest] if arguments else []) or 0, retry)
     except UserError as error:
-        _exit(str(error), error.exit_code)
+        _exit(str(error), told(error.exit_code, retry))
     except KeyboardInterrupt:
         _exit('interrupted', EXIT_SIGINT)
     sys.stdout.flush()

@@ -5,8 +5,8 @@
 
 Start one for each host of the two lists, in any order; worker 0 is the chief. Without cluster flags
 TF_CONFIG in the environment says who is who. scripts/launch_local.py starts them all on this machine.
-Exit codes: 0 at --max_steps, 2 for wrong flags, 75 when the rest of the cluster was lost (start this
-task again), 143 after a signal, 1 otherwise.
+Exit codes: 0 at --max_steps, 2 for wrong flags, --retry_exit_code (138) when the rest of the cluster was lost
+(start this task again), 143 after a signal, 1 otherwise.
 """
 
 import os
@@ -29,7 +29,8 @@ def main() -> int:
     evaluation = common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
     checks.check_cluster(settings)
     cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
-                            os.environ, slurm_ps=settings.slurm_ps)
+                            os.environ, slurm_ps=settings.slurm_ps,
+                            slurm_first_port=settings.slurm_first_port)
     if cluster is None:
         raise FlagError('no cluster: give --ps_hosts, --worker_hosts, --job_name and --task_id, or set TF_CONFIG')
     if cluster.job == 'ps':

@@ -134,32 +134,6 @@ def test_resolve_prefers_flags():
     assert hosts.resolve('', '', '', 0, {}) is None
 
 
-def slurm(rank, nodes='node[01-02]', tasks='2(x2)', **more):
-    return {'SLURM_STEP_NODELIST': nodes, 'SLURM_STEP_TASKS_PER_NODE': tasks, 'SLURM_PROCID': str(rank), **more}
-
-
-def test_slurm():
-    first, last = hosts.from_slurm(slurm(0), 1), hosts.from_slurm(slurm(3), 1, first_port=7000)
-    assert first.ps == ('node01:8888',)
-    assert first.workers == ('node01:8889', 'node02:8888', 'node02:8889')
-    assert (first.job, last.job, last.index, last.address) == ('ps', 'worker', 2, 'node02:7001')
-
-
-@pytest.mark.parametrize('text, names', [
-    ('a', ['a']), ('a,b', ['a', 'b']), ('node[01-02,05]', ['node01', 'node02', 'node05']),
-    ('x,n[8-11]-ib,y', ['x', 'n8-ib', 'n9-ib', 'n10-ib', 'n11-ib', 'y']), ('n[001]', ['n001'])])
-def test_expand_nodes(text, names):
-    assert hosts.expand_nodes(text) == names
-
-
-@pytest.mark.parametrize('environ, num_ps, words', [
-    ({}, 1, 'SLURM_STEP_NODELIST is not set'), (slurm(0, tasks='2'), 1, '2 nodes but task counts for 1'),
-    (slurm(0), 0, '0 ps of 4'), (slurm(0), 4, '4 ps of 4')])
-def test_bad_slurm(environ, num_ps, words):
-    with pytest.raises(FlagError, match=words):
-        hosts.from_slurm(environ, num_ps)
-
-
 def test_difference():
     mine = hosts.Cluster(PS, WORKERS, 'worker', 0)
     assert mine.difference(mine.lists) == ''
