@@ -47,8 +47,8 @@ def fit(task: Task, *, train_dir: str = '', steps: int = 0, argv: Sequence[str] 
 
     train_dir, steps: defaults of --train_dir and --max_steps. argv: the command line, sys.argv by default. Returns
     after training, evaluation or export on this machine; otherwise ends the process, with one line on stderr and the
-    exit codes of the programs: 2 for wrong flags, --retry_exit_code when the rest of the cluster was lost (start this task
-    again), 143 after a signal, 1 otherwise.
+    exit codes of the programs: 2 for wrong flags, --retry_exit_code when the rest of the cluster was lost (start this
+    task again), 143 after a signal, 1 otherwise.
     """
     argv = list(sys.argv if argv is None else argv)
     name, is_task, retry = pathlib.Path(argv[0]).name, False, ClusterConfig.retry_exit_code
