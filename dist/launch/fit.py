@@ -38,6 +38,7 @@ from inception_mg.config import (
 from inception_mg.errors import EXIT_FAILED, EXIT_SIGTERM, FlagError, UserError, told
 from inception_mg.fast.operations import PLAIN
 from inception_mg.training.task import Task
+from inception_mg.version import version_line
 
 _CONFIGS = (FitConfig, RunConfig, DeviceConfig, OptimizerConfig, ClusterConfig, InGraphConfig, LaunchConfig)
 
@@ -190,6 +191,7 @@ def parse(arguments: Sequence[str], task: Task, train_dir: str, steps: int) -> a
     """The flags; what the task, or the program, says is their default. A wrong one is a FlagError."""
     defaults = {**vars(task.optimizer), 'train_dir': train_dir, **({'max_steps': steps} if steps else {})}
     parser = _Parser(allow_abbrev=False, usage='%(prog)s [--flag=value ...]')
+    parser.add_argument('--version', action='version', version=version_line())
     for config in _CONFIGS:
         group = parser.add_argument_group(config.__doc__.splitlines()[0].rstrip('.'))
         for field in dataclasses.fields(config):

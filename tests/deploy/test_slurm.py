@@ -107,7 +107,7 @@ class Job:
 
 
 def test_a_job_gets_through_a_killed_task_and_its_time_limit(slurm, three_classes):
-    """The chief is killed, and the worker that waits for it asks for a restart; the time limit strikes, the chief saves,
+    """The chief is killed, and the worker that waits for it asks for a restart; the limit strikes, the chief saves,
     the job is requeued, goes on in the same folder, and ends at --max_steps."""
     (slurm.folder / 'flags').write_text('--max_steps=1000000\n')
     job = Job(slurm, three_classes)
