@@ -140,7 +140,7 @@ def check_retry_exit_code(code: int) -> None:
     _at_least('retry_exit_code', code, 1)
     _at_most('retry_exit_code', code, 255)
     if code in (EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, EXIT_SIGKILL, EXIT_SIGTERM):
-        raise FlagError(f'--retry_exit_code={code} means something else already: take another one, such as {EXIT_RETRY}')
+        raise FlagError(f'--retry_exit_code={code} says something else already: take another, such as {EXIT_RETRY}')
 
 
 def check_in_graph(options: InGraphConfig, devices: DeviceConfig, num_ps: int, num_workers: int) -> None:

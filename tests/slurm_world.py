@@ -1,4 +1,4 @@
-"""Slurm for a test, with nothing started as a service: munged, slurmctld, and a slurmd on each of some made-up machines.
+"""Slurm for a test, with no service installed: munged, slurmctld, and a slurmd on each of some made-up machines.
 
     with SlurmWorld(folder, {'c1': 'CPUs=4', 'g1': 'CPUs=4 Gres=gpu:1'}) as slurm:
         print(slurm.run('srun', '-N', '2', 'hostname'))
@@ -11,6 +11,7 @@ root, slurm-wlm, munge and iproute2.
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -143,6 +144,15 @@ class SlurmWorld:
         """What `scontrol show job` says of a job, by name."""
         text = self.run('scontrol', '--oneliner', 'show', 'job', number, check=False)
         return dict(pair.split('=', 1) for pair in text.split() if '=' in pair)
+
+    def set_time_limit(self, number: str, minutes: int) -> None:
+        """Gives a job, with all its components, so long from its start."""
+        for one in re.findall(r'JobId=(\d+)', self.run('scontrol', 'show', 'job', number)):
+            self.run('scontrol', 'update', f'JobId={one}', f'TimeLimit={minutes}')
+
+    def started(self, number: str) -> float:
+        """When a job began to run, in seconds of the epoch."""
+        return time.mktime(time.strptime(self.job(number)['StartTime'], '%Y-%m-%dT%H:%M:%S'))
 
 
 def _live(folder: pathlib.Path, machines: list[str]) -> None:

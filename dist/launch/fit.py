@@ -38,6 +38,7 @@ from inception_mg.config import (
 from inception_mg.errors import EXIT_FAILED, EXIT_SIGTERM, FlagError, UserError, told
 from inception_mg.fast.operations import PLAIN
 from inception_mg.training.task import Task
+from inception_mg.version import version_line
 
 _CONFIGS = (FitConfig, RunConfig, DeviceConfig, OptimizerConfig, ClusterConfig, InGraphConfig, LaunchConfig)
 
@@ -47,8 +48,8 @@ def fit(task: Task, *, train_dir: str = '', steps: int = 0, argv: Sequence[str] 
 
     train_dir, steps: defaults of --train_dir and --max_steps. argv: the command line, sys.argv by default. Returns
     after training, evaluation or export on this machine; otherwise ends the process, with one line on stderr and the
-    exit codes of the programs: 2 for wrong flags, --retry_exit_code when the rest of the cluster was lost (start this task
-    again), 143 after a signal, 1 otherwise.
+    exit codes of the programs: 2 for wrong flags, --retry_exit_code when the rest of the cluster was lost (start this
+    task again), 143 after a signal, 1 otherwise.
     """
     argv = list(sys.argv if argv is None else argv)
     name, is_task, retry = pathlib.Path(argv[0]).name, False, ClusterConfig.retry_exit_code
@@ -190,6 +191,7 @@ def parse(arguments: Sequence[str], task: Task, train_dir: str, steps: int) -> a
     """The flags; what the task, or the program, says is their default. A wrong one is a FlagError."""
     defaults = {**vars(task.optimizer), 'train_dir': train_dir, **({'max_steps': steps} if steps else {})}
     parser = _Parser(allow_abbrev=False, usage='%(prog)s [--flag=value ...]')
+    parser.add_argument('--version', action='version', version=version_line())
     for config in _CONFIGS:
         group = parser.add_argument_group(config.__doc__.splitlines()[0].rstrip('.'))
         for field in dataclasses.fields(config):
