@@ -29,6 +29,7 @@ from dist.board import (
     still_busy,
 )
 from dist.hosts import Cluster
+from dist.introduction import other_versions
 from dist.server import leave_process
 from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, UserError
 
@@ -208,6 +209,7 @@ class Peers:
             self.join()
         else:
             self.check_job()
+        other_versions(self.cluster, self.log)
         return self.ready()
 
     def check_job(self) -> None:

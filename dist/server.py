@@ -110,6 +110,8 @@ def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
     Raises UserError in one line if the port cannot be had.
     """
     import tensorflow as tf
+
+    from dist.introduction import introduce
     keep_freed_memory(os.environ)
     check_port(cluster.address, cluster.name)
     bypass_proxy(cluster, os.environ)
@@ -120,6 +122,7 @@ def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
     except tf.errors.OpError as error:
         raise UserError(f'{cluster.name} cannot start its server on {cluster.address}: '
                         f'{reason_of(error)}') from None
+    introduce(cluster, server.target)
     log(f'{cluster.name} serves on {cluster.address}')
     if not is_loopback(cluster.address):
         log(f'{cluster.name}: {open_port_warning(cluster.address)}')
