@@ -10,7 +10,8 @@ are not there, and `reconcile` says what becomes of those that have ended.
         operator.delete_pod('inception-worker-0')     # SIGTERM, 30 s, SIGKILL: as kubectl does
         assert operator.finish() == 'Succeeded'
 
-Where a pod's name leads is said by `network`: on loopback each name stands for a free port of this machine.
+Where a pod's name leads is said by `network`: on loopback each name stands for a free port of this machine; in a
+laboratory it is the name of a machine.
 """
 
 import dataclasses
@@ -55,6 +56,24 @@ class Loopback:
         """Starts the process of a pod."""
         return fork_server().start([self.translated(word) for word in command], log,
                                    {name: self.translated(value) for name, value in environ.items()})
+
+
+class Machines:
+    """Every pod on a machine of a laboratory, by its own name and port; made anew, it has another address."""
+
+    def __init__(self, laboratory):
+        self._laboratory = laboratory
+
+    def known(self, names: Sequence[str]) -> None:
+        """Called once, with the names of all pods that others may ask for."""
+        for name in names:
+            self._laboratory.add(name)
+
+    def start(self, pod: 'Pod', command: list[str], log: pathlib.Path, environ: dict[str, str]):
+        """Starts the process of a pod."""
+        if pod.made:
+            self._laboratory.move(pod.host)
+        return fork_server().start(command, log, environ, self._laboratory.namespaces(pod.host))
 
 
 @dataclasses.dataclass

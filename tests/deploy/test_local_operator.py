@@ -6,7 +6,9 @@ import pytest
 
 pytest.importorskip('yaml', reason='PyYAML is not installed')
 import manifests  # noqa: E402
-from local_operator import Jobs, TFJob, Volcano  # noqa: E402
+from local_operator import Jobs, Machines, TFJob, Volcano  # noqa: E402
+
+from inception_mg.errors import UserError  # noqa: E402
 
 pytestmark = pytest.mark.cluster
 TINY = ('--width=0.05', '--image_size=75', '--batch_size=4', '--batch_norm_decay=0.9', '--moving_average_decay=0.9',
@@ -64,6 +66,25 @@ def test_plain_jobs_without_data_lose_pods_and_end(tmp_path):
         assert job.finish() == 'Succeeded'
         assert 'inception-worker-0: Ignore' in job.events and 'inception-ps-0: Count' in job.events
         assert saved(job.text('inception-worker-0')) >= 40
+
+
+def test_pods_that_come_back_at_another_address_are_found_by_their_names(tmp_path):
+    """A worker and a ps, with the pods' own names and port."""
+    laboratories = pytest.importorskip('dist.launch.laboratory', reason='there is no laboratory')
+    try:
+        laboratory = laboratories.Laboratory([]).__enter__()
+    except UserError as error:
+        pytest.skip(str(error))
+    resources = manifests.load(manifests.FOLDER / 'overlays' / 'synthetic-tfjob')
+    with laboratory, TFJob(resources, tmp_path, flags(tmp_path, 'synthetic:3', 40), Machines(laboratory)) as job:
+        job.run_until(lambda: begun(job.text('inception-chief-0')))
+        before = laboratory.address('inception-ps-0.default.svc')
+        assert job.delete_pod('inception-worker-0') == 143
+        job.kill('inception-ps-0')
+        assert job.finish() == 'Succeeded'
+        assert saved(job.text('inception-chief-0')) >= 40
+        assert laboratory.address('inception-ps-0.default.svc') != before
+        assert 'ps 0 serves on inception-ps-0.default.svc:2222' in job.text('inception-ps-0')
 
 
 @pytest.mark.parametrize('operator, flavour, chief', [
