@@ -1,6 +1,7 @@
 """The manifests on this machine: real programs, started as each operator starts them; pods killed and deleted."""
 
 import re
+from functools import partial
 
 import pytest
 
@@ -8,6 +9,7 @@ pytest.importorskip('yaml', reason='PyYAML is not installed')
 import manifests  # noqa: E402
 from local_operator import Jobs, Machines, TFJob, Volcano  # noqa: E402
 
+from dist.hosts import resolve  # noqa: E402
 from inception_mg.errors import UserError  # noqa: E402
 
 pytestmark = pytest.mark.cluster
@@ -85,6 +87,24 @@ def test_pods_that_come_back_at_another_address_are_found_by_their_names(tmp_pat
         assert saved(job.text('inception-chief-0')) >= 40
         assert laboratory.address('inception-ps-0.default.svc') != before
         assert 'ps 0 serves on inception-ps-0.default.svc:2222' in job.text('inception-ps-0')
+
+
+def test_what_operators_write_says_who_is_who(tmp_path):
+    """Also a TFJob with enableDynamicWorker, where the flags have the lists."""
+    lists = {'ps': [f'inception-ps-{k}.default.svc:2222' for k in (0, 1)],
+             'worker': [f'inception-{task}.default.svc:2222' for task in ('chief-0', 'worker-0', 'worker-1')]}
+    for operator, flavour, flag_lists in ((TFJob, 'tfjob', False), (partial(TFJob, dynamic=True), 'tfjob', True),
+                                          (Volcano, 'volcano', False)):
+        job = operator(manifests.load(manifests.FOLDER / flavour), tmp_path)
+        words = [','.join(hosts) if flag_lists else '' for hosts in lists.values()]
+        found = {pod.name: resolve(*words, '', 0, job.environment(pod)) for pod in job.wanted()}
+        assert {name: cluster.name for name, cluster in found.items()} == {
+            'inception-ps-0': 'ps 0', 'inception-ps-1': 'ps 1', 'inception-chief-0': 'chief',
+            'inception-worker-0': 'worker 1', 'inception-worker-1': 'worker 2', 'inception-evaluator-0': 'evaluator 0'}
+        for name, cluster in found.items():
+            host = name + ('.inception' if flavour == 'volcano' else '.default.svc')
+            assert cluster.address == ('' if 'evaluator' in name else f'{host}:2222')
+            assert flavour == 'volcano' or cluster.lists == lists
 
 
 @pytest.mark.parametrize('operator, flavour, chief', [
