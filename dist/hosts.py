@@ -1,4 +1,4 @@
-"""Who is who in a cluster: host lists from flags, TF_CONFIG or Slurm. Standard library only."""
+"""Who is who in a cluster: host lists from flags, TF_CONFIG or Slurm (slurm.py). Standard library only."""
 
 import dataclasses
 import ipaddress
@@ -31,7 +31,7 @@ class Cluster:
         if self.job not in JOBS:
             raise FlagError(f'unknown job {self.job!r}: use one of {", ".join(JOBS)} (the chief is worker 0)')
         for job, hosts in (('ps', self.ps), ('worker', self.workers)):
-            if not any(hosts) and (job == 'worker' or self.needs_ps):
+            if not any(hosts) and (job == 'worker' or self.needs_ps) and self.job != 'evaluator':
                 raise FlagError(f'the cluster has no {job}: list at least one {job} host')
         known: dict[str, str] = {}
         for job, hosts in (('ps', self.ps), ('worker', self.workers)):
@@ -165,11 +165,13 @@ def from_flags(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int, ne
                    needs_ps)
 
 
-def from_tf_config(text: str, needs_ps: bool = True) -> Cluster:
+def from_tf_config(text: str, needs_ps: bool = True, ps_hosts: str = '', worker_hosts: str = '') -> Cluster:
     """Returns the cluster of a TF_CONFIG value; raises FlagError in one line.
 
     A chief (or master) becomes worker 0 and moves the workers up by one, since a ClusterSpec of ps
-    and worker has no chief. Hosts may be lists, or dictionaries from index to host with gaps.
+    and worker has no chief. Hosts may be lists, or dictionaries from index to host with gaps. ps_hosts,
+    worker_hosts: the flags, which say who is in the cluster where TF_CONFIG lists but a part of it; this
+    task is then the one at its address.
     """
     try:
         config = json.loads(text)
@@ -186,6 +188,12 @@ def from_tf_config(text: str, needs_ps: bool = True) -> Cluster:
     if len(chiefs) > 1:
         raise FlagError(f'TF_CONFIG: {len(chiefs)} chiefs ({", ".join(chiefs)}): there can be one')
     job, index = task['type'], _index(task.get('index', 0), 'task index')
+    if ps_hosts or worker_hosts:
+        return _among(parse_hosts(ps_hosts, 'ps_hosts'), parse_hosts(worker_hosts, 'worker_hosts'), job, index,
+                      lists.get(job, ()), needs_ps)
+    if not any(chiefs + lists.get('worker', ())) and job in ('ps', 'chief', 'master'):
+        raise FlagError(f'TF_CONFIG tells {job} {index} of no worker (as with enableDynamicWorker of a TFJob): leave '
+                        'that out, or give every task the same --ps_hosts and --worker_hosts as well')
     if job in ('chief', 'master'):
         if not chiefs or index:
             raise FlagError(f'TF_CONFIG: this task is {job} {index}, which its cluster does not list')
@@ -193,6 +201,25 @@ def from_tf_config(text: str, needs_ps: bool = True) -> Cluster:
     elif job == 'worker':
         index += len(chiefs)
     return Cluster(lists.get('ps', ()), chiefs + lists.get('worker', ()), job, index, needs_ps)
+
+
+def _among(ps: tuple[str, ...], workers: tuple[str, ...], job: str, index: int, hosts: tuple[str, ...], needs_ps: bool
+           ) -> Cluster:
+    """The cluster of the flags, in which this task is at the address that TF_CONFIG has for it; a chief is worker 0.
+
+    hosts: what TF_CONFIG lists of the task's job: for a ps of a sparse one its own address alone.
+    """
+    if job == 'evaluator':
+        return Cluster(ps, workers, job, index, needs_ps)
+    chief = job in ('chief', 'master')
+    listed = ps if job == 'ps' else workers[:1] if chief else workers
+    address = hosts[index] if index < len(hosts) else hosts[0] if len(hosts) == 1 else ''
+    if chief and not address:
+        address = ''.join(listed)
+    if address not in listed:
+        raise FlagError(f'TF_CONFIG: this task, {job} {index}, is at {address or "no address"}, which is not in '
+                        f'{"the first of " * chief}--{"ps" if job == "ps" else "worker"}_hosts: {", ".join(listed)}')
+    return Cluster(ps, workers, 'ps' if job == 'ps' else 'worker', listed.index(address), needs_ps)
 
 
 def _expect(value, kind: type, what: str):
@@ -219,54 +246,14 @@ def _hosts_of(job: str, value) -> tuple[str, ...]:
 
 
 def resolve(ps_hosts: str, worker_hosts: str, job_name: str, task_id: int,
-            environ: Mapping[str, str], needs_ps: bool = True, slurm_ps: int = 0) -> Cluster | None:
+            environ: Mapping[str, str], needs_ps: bool = True, slurm_ps: int = -1, slurm_first_port: int = 0
+            ) -> Cluster | None:
     """Returns the cluster of Slurm if `slurm_ps` asks for it, else of the flags if any is given, else of TF_CONFIG,
-    else None (no cluster)."""
-    if slurm_ps:
-        return from_slurm(environ, slurm_ps)
-    if ps_hosts or worker_hosts or job_name:
-        return from_flags(ps_hosts, worker_hosts, job_name, task_id, needs_ps)
+    else None (no cluster). Host lists without a job name beside TF_CONFIG: it says which of them this task is."""
+    if slurm_ps >= 0:
+        from dist.slurm import from_slurm  # Which needs this file.
+        return from_slurm(environ, slurm_ps, slurm_first_port, needs_ps)
     text = environ.get('TF_CONFIG', '').strip()
-    return from_tf_config(text, needs_ps) if text else None
-
-
-def from_slurm(environ: Mapping[str, str], num_ps: int, first_port: int = 8888) -> Cluster:
-    """Returns the cluster of a Slurm step: its first `num_ps` tasks are ps, the others workers.
-
-    Tasks lie on the nodes in blocks (Slurm's default); task k of a node listens on first_port + k.
-    Uses no GPU variable, so it works on nodes without any. Raises FlagError naming the variable.
-    """
-    def variable(*names: str) -> str:
-        for name in names:
-            if environ.get(name):
-                return environ[name]
-        raise FlagError(f'{names[0]} is not set: start the tasks with srun')
-
-    nodes = expand_nodes(variable('SLURM_STEP_NODELIST', 'SLURM_NODELIST', 'SLURM_JOB_NODELIST'))
-    counts = expand_counts(variable('SLURM_STEP_TASKS_PER_NODE', 'SLURM_TASKS_PER_NODE'))
-    if len(counts) != len(nodes):
-        raise FlagError(f'Slurm lists {len(nodes)} nodes but task counts for {len(counts)}')
-    tasks = tuple(f'{node}:{first_port + k}' for node, count in zip(nodes, counts, strict=True) for k in range(count))
-    if not 0 < num_ps < len(tasks):
-        raise FlagError(f'{num_ps} ps of {len(tasks)} Slurm tasks: at least one ps and one worker are needed')
-    rank = int(variable('SLURM_PROCID'))
-    job, index = ('ps', rank) if rank < num_ps else ('worker', rank - num_ps)
-    return Cluster(tasks[:num_ps], tasks[num_ps:], job, index)
-
-
-def expand_nodes(text: str) -> list[str]:
-    """Expands a Slurm list such as 'a,node[01-02,05]' into names, in the order written."""
-    nodes = []
-    for prefix, inside, suffix in re.findall(r'([^,\[\]]*)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)', text):
-        for part in inside.split(',') if inside else ['']:
-            first, _, last = part.partition('-')
-            numbers = [first] if not last else [
-                str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-            nodes += [prefix + number + suffix for number in numbers if prefix + number + suffix]
-    return nodes
-
-
-def expand_counts(text: str) -> list[int]:
-    """Expands Slurm's '2(x3),1' into [2, 2, 2, 1]."""
-    return [int(count) for count, times in re.findall(r'(\d+)(?:\(x(\d+)\))?', text)
-            for _ in range(int(times or 1))]
+    if job_name or (ps_hosts or worker_hosts) and not text:
+        return from_flags(ps_hosts, worker_hosts, job_name, task_id, needs_ps)
+    return from_tf_config(text, needs_ps, ps_hosts, worker_hosts) if text else None

@@ -75,7 +75,8 @@ def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     with run_state.announced(run.train_dir, taken=EXIT_RETRY), stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, unfiltered_config(cluster, machine.session_config), say)
         peers = Peers(cluster, Job({}), config.start_timeout, config.lost_timeout,
-                      lambda: bool(stopper.signal_name), say, boards=board.connect_boards(cluster, one_client=True))
+                      lambda: bool(stopper.signal_name), say, boards=board.connect_boards(cluster, one_client=True),
+                      retry_code=config.retry_exit_code)
         with tf.Graph().as_default(), taking_part(peers):
             peers.enter(server.target)
             found = find_devices(peers, server.target, unfiltered_config(cluster))

@@ -16,11 +16,12 @@ from dist.board import Board, BoardView, NotYours, Unreachable, check_card, conn
 from dist.fence import Claim, own_claim
 from dist.heartbeat import Calls, Heartbeat, Signals
 from dist.hosts import Cluster
+from dist.introduction import other_versions
 from dist.job import Job, graph_difference, job_difference
 from dist.reach import WrongMachine, unreached
 from dist.server import leave_process
 from dist.verdict import BETWEEN, DONE, ENDING, ENTERING, FAILED, IN_CALL, RUNNING, WAITING, Seen, Silence, Verdict
-from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, UserError
+from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_RETRY, EXIT_SIGTERM, UserError, told
 
 Log = Callable[[str], None]
 LOST_ERRORS = (tf.errors.AbortedError, tf.errors.UnavailableError)  # MonitoredSession recovers from these.
@@ -59,15 +60,16 @@ class Peers:
 
     start_secs: how long to wait for missing tasks at the start. lost_secs: how long training goes on waiting for a task
     that was there and is gone. stop: whether a signal asked this task to end. All waits end with ClusterLost, Stopped
-    or Refused, naming who was waited for. boards: see connect_boards; by default of all ps.
+    or Refused, naming who was waited for. boards: see connect_boards; by default of all
+    ps. retry_code: with which the thread that beats ends the process where a restart helps.
     """
 
     def __init__(self, cluster: Cluster, job: Job, start_secs: float = 300.0, lost_secs: float = 300.0,
                  stop: Callable[[], bool] = lambda: False, log: Log = print, status_secs: float = 10.0,
-                 boards: Sequence[Board] = ()):
+                 boards: Sequence[Board] = (), retry_code: int = EXIT_RETRY):
         self.cluster, self.job, self.start_secs, self.lost_secs = cluster, job, start_secs, lost_secs
         self.stop, self.log, self.status_secs = stop, log, status_secs
-        self.claim = own_claim()
+        self.claim, self._retry_code = own_claim(), retry_code
         self.lives: list[str] = []    # Of the serving tasks, when the present session was made.
         self.joined = False           # Whether this process has the index of its worker.
         self._boards = list(boards) or connect_boards(cluster)
@@ -182,7 +184,7 @@ class Peers:
              also: Callable[[], str] = lambda: '') -> None:
         """Returns when nothing is missing for this worker to go on; `also` names what else is."""
         begun = since or time.monotonic()
-        told, self._waiting = begun, True
+        last_told, self._waiting = begun, True
         try:
             while True:
                 self.missing_ps()
@@ -194,8 +196,8 @@ class Peers:
                 if what.do == verdict.GO:
                     return
                 self._obey(what)
-                if time.monotonic() - told >= self.status_secs or told == begun and waited > 1:
-                    told = time.monotonic()
+                if time.monotonic() - last_told >= self.status_secs or last_told == begun and waited > 1:
+                    last_told = time.monotonic()
                     self.log(f'{self.cluster.name} is waiting for {what.line}, {waited:.0f} s')
                 time.sleep(0.4)
         finally:
@@ -220,6 +222,7 @@ class Peers:
             self.lives = self.current_lives()
             if not self.ready():
                 self.write('job', self.job._asdict())
+        other_versions(self.cluster, self.log)
         return self.ready()
 
     def _check_reached(self) -> None:
@@ -305,7 +308,7 @@ class Peers:
         what = verdict.decide(self._seen(IN_CALL, secs))
         if what.do in (verdict.END, verdict.REFUSED):
             self.log(what.line)
-            leave_process(what.code)
+            leave_process(told(what.code, self._retry_code))
         now = time.monotonic()
         if what.do == verdict.WAIT and now - max(self._missing_since, self._told) >= self.status_secs:
             self._told = now

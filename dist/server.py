@@ -113,6 +113,8 @@ def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
     Raises UserError in one line if the port cannot be had.
     """
     import tensorflow as tf
+
+    from dist.introduction import introduce
     keep_freed_memory(os.environ)
     check_port(cluster.address, cluster.name)
     bypass_proxy(cluster, os.environ)
@@ -124,6 +126,7 @@ def start_server(cluster: Cluster, config, log: Callable[[str], None] = print):
         raise UserError(f'{cluster.name} cannot start its server on {cluster.address}: '
                         f'{reason_of(error)}') from None
     look_after_connections(cluster)
+    introduce(cluster, server.target)
     log(f'{cluster.name} serves on {cluster.address}')
     if warning := open_port_warning(cluster, open_interfaces()):
         log(f'{cluster.name}: {warning}')

@@ -18,7 +18,7 @@ BEAT_SECS = 1.0      # A worker beats, and a serving task says that it lives, th
 SILENT_SECS = 8.0    # A worker that has not beaten for so long is taken for dead when the job ends.
 STUCK_SECS = 10.0    # So much longer than it should take until a task that sits in a call is ended.
 GRACE_SECS = 6.0     # So long after the job's end a ps waits for workers that are just (re)starting.
-FAREWELL_SECS = 20.0  # So long after a signal a task serves on while its one client is at work.
+FAREWELL_SECS = 20.0  # So long after a signal a task serves on while the chief is at work.
 GONE_SECS = 10.0     # So long after its ps have gone a worker that came too late takes a job for done.
 
 
@@ -148,9 +148,8 @@ def decide_serving(seen: ServingSeen) -> Verdict:
     workers' reports, but not for those that fall silent (one that is starting again gets GRACE_SECS).
     """
     if seen.asked:
-        at_work = (seen.one_client and seen.reports[0] in (RUNNING, ENDING) and seen.heard[0]
-                   and seen.silent[0] < 3 * BEAT_SECS)
-        # Whoever ends a whole cluster signals all tasks at once, and the one client needs the others to save.
+        at_work = seen.reports[0] in (RUNNING, ENDING) and seen.heard[0] and seen.silent[0] < 3 * BEAT_SECS
+        # Whoever ends a whole cluster signals all tasks at once, and the chief needs the others to save.
         if not at_work or seen.asked > FAREWELL_SECS:
             return Verdict(END, '', EXIT_SIGTERM)
     if is_over(seen.reports):

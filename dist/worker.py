@@ -72,7 +72,8 @@ def run_worker(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     with announced, stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, machine.session_config, say)
         job = describe_job(cluster, task, run, manner_of(cluster, config, aggregated))
-        peers = Peers(cluster, job, config.start_timeout, config.lost_timeout, lambda: bool(stopper.signal_name), say)
+        peers = Peers(cluster, job, config.start_timeout, config.lost_timeout, lambda: bool(stopper.signal_name), say,
+                      retry_code=config.retry_exit_code)
         worker = _Worker(cluster, peers, machine, task, run, config, aggregated, say, tuple(more_hooks))
         with tf.Graph().as_default(), taking_part(peers):
             worker.work(server.target, stopper)

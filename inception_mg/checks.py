@@ -33,7 +33,16 @@ from inception_mg.config import (
     ReportConfig,
     RunConfig,
 )
-from inception_mg.errors import FlagError
+from inception_mg.errors import (
+    EXIT_FAILED,
+    EXIT_FLAGS,
+    EXIT_RETRY,
+    EXIT_SIGINT,
+    EXIT_SIGKILL,
+    EXIT_SIGTERM,
+    FlagError,
+)
+from inception_mg.paths import made_up_classes
 
 HIGHEST = 2 ** 31 - 1  # What TensorFlow's 32-bit integers hold.
 
@@ -66,6 +75,7 @@ def check_build(build: BuildConfig) -> None:
 
 def check_data(data: DataConfig, model: str = 'inception_v3') -> None:
     """Raises FlagError for values that no data set can make right; model: the network that the images are for."""
+    made_up_classes(data.data_dir)
     _one_of('model', model, MODELS)
     _at_least('batch_size', data.batch_size, 1)
     _at_least('image_size', data.image_size, MINIMUM_IMAGE_SIZE[model])
@@ -120,6 +130,18 @@ def check_cluster(cluster: ClusterConfig) -> None:
         raise FlagError(f'--gpus={cluster.gpus} is no list of different numbers such as 0,1')
     for name in ('start_timeout', 'lost_timeout'):
         _at_least(name, getattr(cluster, name), 1)
+    _at_least('slurm_ps', cluster.slurm_ps, -1)
+    _at_least('slurm_first_port', cluster.slurm_first_port, 0)
+    _at_most('slurm_first_port', cluster.slurm_first_port, 65535)
+    check_retry_exit_code(cluster.retry_exit_code)
+
+
+def check_retry_exit_code(code: int) -> None:
+    """Raises FlagError for an exit code that there is not, or that says something else already."""
+    _at_least('retry_exit_code', code, 1)
+    _at_most('retry_exit_code', code, 255)
+    if code in (EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, EXIT_SIGKILL, EXIT_SIGTERM):
+        raise FlagError(f'--retry_exit_code={code} says something else already: take another, such as {EXIT_RETRY}')
 
 
 def check_in_graph(options: InGraphConfig, devices: DeviceConfig, num_ps: int, num_workers: int) -> None:

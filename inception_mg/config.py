@@ -6,6 +6,8 @@ of the 2016 release where it had one. checks.py refuses wrong values.
 
 import dataclasses
 
+from inception_mg.errors import EXIT_RETRY
+
 MODELS = ('inception_v3', 'resnet_v1_50')
 IMAGE_SIZE = {'inception_v3': 299, 'resnet_v1_50': 224}  # Of the published figures.
 MINIMUM_IMAGE_SIZE = {'inception_v3': 75, 'resnet_v1_50': 32}  # Below, the last grid has nothing to see.
@@ -63,7 +65,9 @@ class BuildConfig:
 class DataConfig:
     """How shards become batches."""
 
-    data_dir: str = option('', 'Folder with the shards and dataset.json of build_image_data.py.')
+    data_dir: str = option(
+        '', 'Folder with the shards and dataset.json of build_image_data.py. For training also synthetic:1000: '
+        'made-up images of 1000 classes from memory, to try machines before there is data.')
     batch_size: int = option(
         32, 'Images per step of this process; split evenly over its towers.')
     image_size: int = option(
@@ -170,7 +174,11 @@ class ClusterConfig:
     ps_hosts: str = option('', 'Comma-separated host:port of the parameter servers; equal on all tasks.')
     worker_hosts: str = option('', 'Comma-separated host:port of the workers; equal on all tasks.')
     slurm_ps: int = option(
-        0, 'Under srun, instead of the flags above: the first so many tasks are ps, the others workers.')
+        -1, 'Under srun, instead of the flags above: the first so many tasks are ps, the others workers. -1 = not by '
+        'Slurm.')
+    slurm_first_port: int = option(
+        0, 'With --slurm_ps, the port of each node\'s first task; its next ones have the ports above. 0 = ports that '
+        'follow from the job\'s number.')
     gpus: str = option('', 'Numbers of the GPUs of this machine that this worker may use, such as 0,1. '
                        'Default: all that CUDA_VISIBLE_DEVICES shows.')
     sync: bool = option(
@@ -187,7 +195,10 @@ class ClusterConfig:
         'that are one update of this worker older.')
     start_timeout: float = option(300.0, 'Seconds that a task waits at the start for those that are missing.')
     lost_timeout: float = option(
-        300.0, 'Seconds that a task waits for one that was there and is gone; then it exits with 75.')
+        300.0, 'Seconds that a task waits for one that was there and is gone; then it exits with --retry_exit_code.')
+    retry_exit_code: int = option(
+        EXIT_RETRY, 'The exit code of a task that lost the rest of the cluster and should be started again; '
+        'docs/operations.md says what managers make of it.')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,9 +2,16 @@
 
 EXIT_FAILED = 1     # Starting it again would fail again.
 EXIT_FLAGS = 2      # Bad flags, host lists or TF_CONFIG.
-EXIT_RETRY = 75     # The rest of the cluster was lost: start this task again (EX_TEMPFAIL of sysexits.h).
-EXIT_SIGINT = 130   # Ended by SIGINT or SIGTERM, as a shell would say it.
+EXIT_RETRY = 138    # The rest of the cluster was lost: start this task again. Programs say it by --retry_exit_code;
+                    # 138, since Kubeflow's operator takes 1 to 127 for final, and other managers can be told.
+EXIT_SIGINT = 130   # Ended by SIGINT, SIGKILL or SIGTERM, as a shell would say it.
+EXIT_SIGKILL = 137
 EXIT_SIGTERM = 143
+
+
+def told(code: int, retry_exit_code: int) -> int:
+    """The exit code with which a program says `code`: EXIT_RETRY is said by --retry_exit_code."""
+    return retry_exit_code if code == EXIT_RETRY else code
 
 
 class UserError(Exception):

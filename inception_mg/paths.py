@@ -20,6 +20,7 @@ FLAGS: Mapping[str, str] = {
     'input': CHECKPOINT, 'data_dir': RECORDS, 'train_directory': RECORDS, 'validation_directory': RECORDS,
     'labels_file': FILE, 'json': FILE, 'png': FILE, 'html': FILE, 'calibrate': FILE, 'laboratory': FILE,
     'machine': FILE, 'check': RECORDS, 'output': FILE}
+MADE_UP = 'synthetic:'  # --data_dir=synthetic:1000 is no folder, but images of 1000 classes that are made up.
 STATE_FILE = 'checkpoint'  # TensorFlow's own name for the file that says which checkpoint is the newest.
 
 _SCHEME = re.compile(r'([A-Za-z][A-Za-z0-9+.-]*)://')
@@ -56,6 +57,17 @@ def settle(name: str, path: str, kind: str = FOLDER) -> str:
     if kind == FILE and os.path.isdir(path):
         raise FlagError(f'{said} is a folder: name a file')
     return path
+
+
+def made_up_classes(data_dir: str) -> int:
+    """The number of classes of a --data_dir such as synthetic:1000; 0 for a folder. FlagError for no such number."""
+    if not data_dir.startswith(MADE_UP):
+        return 0
+    number = data_dir.removeprefix(MADE_UP)
+    if not re.fullmatch(r'[1-9][0-9]{0,5}', number):
+        raise FlagError(f'--data_dir={data_dir}: write {MADE_UP}1000 for made-up images of 1000 classes (1 to 999999), '
+                        f'or ./{data_dir} for a folder of that name')
+    return int(number)
 
 
 def checkpoint_prefix(path: str) -> str:

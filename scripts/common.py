@@ -6,6 +6,7 @@ import it before anything that imports TensorFlow.
 
 import contextlib
 import dataclasses
+import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -45,7 +46,8 @@ _require_packages()
 from absl import app, flags  # noqa: E402
 
 from inception_mg import checks, config, paths, tf_environment  # noqa: E402
-from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, UserError  # noqa: E402
+from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, UserError, told  # noqa: E402
+from inception_mg.version import version_line  # noqa: E402
 
 os.environ.update(tf_environment.DEFAULTS | os.environ)
 
@@ -124,6 +126,7 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
     sys.stdout.reconfigure(line_buffering=True)  # Status lines reach a log file when they are said.
     app.define_help_flags()
     flags.DEFINE_flag(_HelpFlag(), module_name='absl.app')
+    flags.DEFINE_flag(_VersionFlag(), module_name='absl.app')
     flags.FLAGS.set_gnu_getopt(bool(arguments))
     try:
         rest = flags.FLAGS(list(argv if argv is not None else sys.argv))[1:]
@@ -131,11 +134,13 @@ def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, argu
         _exit(' '.join(str(error).split()) + ' (--help lists the flags)', EXIT_FLAGS)
     if rest and not arguments:
         _exit(f'cannot use the argument {rest[0]!r}: flags look like --name=value', EXIT_FLAGS)
+    retry = config.ClusterConfig.retry_exit_code if 'retry_exit_code' not in flags.FLAGS else \
+        flags.FLAGS.retry_exit_code
     try:
         settle_paths()
-        code = main(*[rest] if arguments else []) or 0
+        code = told(main(*[rest] if arguments else []) or 0, retry)
     except UserError as error:
-        _exit(str(error), error.exit_code)
+        _exit(str(error), told(error.exit_code, retry))
     except KeyboardInterrupt:
         _exit('interrupted', EXIT_SIGINT)
     sys.stdout.flush()
@@ -184,10 +189,19 @@ def help_text() -> str:
     grouped = {name for names in _GROUPS.values() for name in names}
     own = [flag.name for module, found in flags.FLAGS.flags_by_module_dict().items() if not module.startswith('absl')
            for flag in found if flag.name not in grouped]
-    lines = [(sys.modules['__main__'].__doc__ or '').strip()]
+    lines = [as_commands((sys.modules['__main__'].__doc__ or '').strip())]
     for heading, names in [*_GROUPS.items(), *([('this program alone', own)] if own else [])]:
         lines += ['', f'{heading}:', *(line for name in names for line in _flag_lines(flags.FLAGS[name]))]
     return '\n'.join([*lines, '', '--helpfull also lists the flags of the library that reads them, absl.'])
+
+
+def as_commands(text: str) -> str:
+    """A program's own words with the names that an installed package gives the programs, if it is one."""
+    if pathlib.Path(__file__).parent.name == 'scripts':
+        return text
+    found = {entry.value.partition(':')[2]: entry.name for entry in importlib.metadata.entry_points(
+        group='console_scripts') if entry.value.startswith('inception_mg_programs:')}
+    return re.sub(r'(?:python )?scripts/(\w+)\.py', lambda match: found.get(match[1], match[0]), text)
 
 
 def _flag_lines(flag: flags.Flag) -> list[str]:
@@ -208,5 +222,18 @@ class _HelpFlag(flags.BooleanFlag):
         if self._parse(arg):
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `--help | head` is no error.
             print(help_text())
+            sys.stdout.flush()
+            sys.exit(0)
+
+
+class _VersionFlag(flags.BooleanFlag):
+    """--version."""
+
+    def __init__(self):
+        super().__init__('version', False, 'show the version, and those of what it runs on')
+
+    def parse(self, arg):
+        if self._parse(arg):
+            print(version_line())
             sys.stdout.flush()
             sys.exit(0)

@@ -26,22 +26,34 @@ SCRIPTS = pathlib.Path(__file__).resolve().parent
 def main(training_flags: Sequence[str]) -> int:
     launch = common.from_flags(config.LaunchConfig)
     checks.check_launch(launch)
+    retry = f'--retry_exit_code={common.flags.FLAGS.retry_exit_code}'
+    checks.check_retry_exit_code(common.flags.FLAGS.retry_exit_code)
+    if value_of('retry_exit_code', training_flags):
+        raise FlagError('--retry_exit_code comes before the --: the launcher must know it, and tells the tasks')
     log_dir = launch.log_directory or log_dir_beside(training_flags)
     program = SCRIPTS / ('train_in_graph.py' if launch.in_graph else 'train_distributed.py')
-    return run.run(launch, lambda own: [sys.executable, str(program), *own, *training_flags], log_dir, sys.argv)
+    return run.run(launch, lambda own: [sys.executable, str(program), *own, retry, *training_flags], log_dir, sys.argv,
+                   retry_code=common.flags.FLAGS.retry_exit_code)
 
 
 def log_dir_beside(training_flags: Sequence[str]) -> str:
     """The default of --log_directory: a folder in --train_dir. FlagError when that flag is missing."""
-    for number, flag in enumerate(training_flags):
-        name, _, value = flag.partition('=')
-        value = value or ''.join(training_flags[number + 1:number + 2])  # --train_dir=DIR or --train_dir DIR.
-        if name in ('--train_dir', '-train_dir') and value:
-            return str(pathlib.Path(paths.settle('--train_dir', value)) / 'logs')
+    if value := value_of('train_dir', training_flags):
+        return str(pathlib.Path(paths.settle('--train_dir', value)) / 'logs')
     raise FlagError('--train_dir is missing: give the flags of train_distributed.py after --')
+
+
+def value_of(name: str, flags: Sequence[str]) -> str:
+    """The value of a flag on a command line, as --NAME=VALUE or --NAME VALUE; '' if it is not there."""
+    for number, flag in enumerate(flags):
+        given, _, value = flag.partition('=')
+        if given in (f'--{name}', f'-{name}'):
+            return value or ''.join(flags[number + 1:number + 2])
+    return ''
 
 
 if __name__ == '__main__':
     split = sys.argv.index('--') if '--' in sys.argv else len(sys.argv)
     common.define_flags(config.LaunchConfig)
+    common.define_flags(config.ClusterConfig, only=('retry_exit_code',))
     common.run(lambda: main(sys.argv[split + 1:]), sys.argv[:split])

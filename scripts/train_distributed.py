@@ -5,8 +5,8 @@
 
 Start one for each host of the two lists, in any order; worker 0 is the chief. Without cluster flags
 TF_CONFIG in the environment says who is who. scripts/launch_local.py starts them all on this machine.
-Exit codes: 0 at --max_steps, 2 for wrong flags, 75 when the rest of the cluster was lost (start this
-task again), 143 after a signal, 1 otherwise.
+Exit codes: 0 at --max_steps, 2 for wrong flags, --retry_exit_code (138) when the rest of the cluster was lost
+(start this task again), 143 after a signal, 1 otherwise.
 """
 
 import os
@@ -16,6 +16,7 @@ from dist import hosts
 from dist.server import check_port, choose_gpus, hide_gpus
 from inception_mg import checks, config
 from inception_mg.errors import FlagError
+from inception_mg.paths import made_up_classes
 from inception_mg.run_dir import model_card
 from inception_mg.training.decays import decay_lines
 
@@ -28,7 +29,8 @@ def main() -> int:
     evaluation = common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
     checks.check_cluster(settings)
     cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
-                            os.environ, slurm_ps=settings.slurm_ps)
+                            os.environ, slurm_ps=settings.slurm_ps,
+                            slurm_first_port=settings.slurm_first_port)
     if cluster is None:
         raise FlagError('no cluster: give --ps_hosts, --worker_hosts, --job_name and --task_id, or set TF_CONFIG')
     if cluster.job == 'ps':
@@ -63,6 +65,9 @@ def serve(cluster: hosts.Cluster, settings: config.ClusterConfig) -> int:
 def evaluate(data: config.DataConfig, model: config.ModelConfig, evaluation: config.EvalConfig) -> int:
     """The evaluator: outside of the cluster, it evaluates each new checkpoint in train_dir."""
     checks.check_eval(evaluation)
+    if made_up_classes(data.data_dir):
+        print(f'--data_dir={data.data_dir}: of made-up images there is nothing to evaluate')
+        return 0
     with common.quiet_import():
         from inception_mg.evaluation.evaluate import evaluate
         from inception_mg.evaluation.watch import watch

@@ -7,8 +7,8 @@ Start one for each host of the two lists, in any order and with the same flags; 
 builds a graph: a tower on each of --num_gpus devices of every worker, and the variables on the ps, or on worker 0 if
 --ps_hosts is empty. --batch_size is that of the whole cluster; --data_dir must hold the same shards on every worker.
 Without cluster flags TF_CONFIG in the environment says who is who. `launch_local.py --in_graph` starts them all on
-this machine. Exit codes: 0 at --max_steps, 2 for wrong flags, 75 when the rest of the cluster was lost (start this task
-again), 143 after a signal, 1 otherwise.
+this machine. Exit codes: 0 at --max_steps, 2 for wrong flags, --retry_exit_code (138) when the rest of the cluster was
+lost (start this task again), 143 after a signal, 1 otherwise.
 """
 
 import os
@@ -28,7 +28,8 @@ def main() -> int:
     devices, optimizer = common.from_flags(config.DeviceConfig), common.from_flags(config.OptimizerConfig)
     run = common.from_flags(config.RunConfig)
     cluster = hosts.resolve(settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id,
-                            os.environ, needs_ps=False, slurm_ps=settings.slurm_ps)
+                            os.environ, needs_ps=False, slurm_ps=settings.slurm_ps,
+                            slurm_first_port=settings.slurm_first_port)
     if cluster is None:
         raise FlagError('no cluster: give --worker_hosts, --job_name, --task_id and perhaps --ps_hosts, or set '
                         'TF_CONFIG')
@@ -55,7 +56,7 @@ def main() -> int:
         task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print))
         return in_graph.run_client(cluster, task, devices, run, options, settings)
     if cluster.job == 'worker':
-        print(f'data       {data.data_dir}: {len(open_training_data(data).paths)} shards')
+        print(f'data       {open_training_data(data).summary}')
     return in_graph.serve(cluster, devices, options, settings)
 
 

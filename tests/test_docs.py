@@ -10,7 +10,9 @@ from inception_mg import config
 
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md', *sorted((ROOT / 'docs').glob('*.md'))]
 PROGRAMS = {path.name: path.read_text() for path in (ROOT / 'scripts').glob('*.py')}
-OF_OTHERS = {'help', 'helpfull', 'outdir', 'cluster'}  # Of absl, python -m build and quickstart.sh.
+OF_OTHERS = {  # Of absl, python -m build, quickstart.sh, docker, kubectl and useradd.
+    'help', 'helpfull', 'outdir', 'cluster', 'build', 'cap', 'home', 'max', 'prefix', 'read', 'rm', 'system',
+    'tmpfs', 'user'}
 
 
 def flags() -> set[str]:

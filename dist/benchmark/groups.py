@@ -12,7 +12,9 @@ from dist.benchmark.race import Racer
 from dist.launch.local import free_ports, task_flags
 from inception_mg.errors import FlagError
 
-SCRIPTS = pathlib.Path(__file__).resolve().parent.parent.parent / 'scripts'
+_ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+_INSTALLED = _ROOT / 'inception_mg_programs'  # What the folder is called in an installed package.
+SCRIPTS = _INSTALLED if _INSTALLED.exists() else _ROOT / 'scripts'
 CEILINGS = ('matmul', 'convolutions')
 BASELINES = ('one_device', *CEILINGS)  # They run with every group; all of training is compared with them.
 

@@ -35,9 +35,10 @@ from inception_mg.config import (
     OptimizerConfig,
     RunConfig,
 )
-from inception_mg.errors import EXIT_FAILED, EXIT_SIGTERM, FlagError, UserError
+from inception_mg.errors import EXIT_FAILED, EXIT_SIGTERM, FlagError, UserError, told
 from inception_mg.fast.operations import PLAIN
 from inception_mg.training.task import Task
+from inception_mg.version import version_line
 
 _CONFIGS = (FitConfig, RunConfig, DeviceConfig, OptimizerConfig, ClusterConfig, InGraphConfig, LaunchConfig)
 
@@ -47,24 +48,25 @@ def fit(task: Task, *, train_dir: str = '', steps: int = 0, argv: Sequence[str] 
 
     train_dir, steps: defaults of --train_dir and --max_steps. argv: the command line, sys.argv by default. Returns
     after training, evaluation or export on this machine; otherwise ends the process, with one line on stderr and the
-    exit codes of the programs: 2 for wrong flags, 75 when the rest of the cluster was lost (start this task again), 143
-    after a signal, 1 otherwise.
+    exit codes of the programs: 2 for wrong flags, --retry_exit_code when the rest of the cluster was lost (start this
+    task again), 143 after a signal, 1 otherwise.
     """
     argv = list(sys.argv if argv is None else argv)
-    name, is_task = pathlib.Path(argv[0]).name, False
+    name, is_task, retry = pathlib.Path(argv[0]).name, False, ClusterConfig.retry_exit_code
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)  # No word of the functions that this is about.
     try:
         sys.stdout.reconfigure(line_buffering=True)
         flags = parse(argv[1:], task, train_dir, steps)
         settings = part(flags, ClusterConfig)
+        retry = settings.retry_exit_code
         cluster = None if flags.launch else hosts.resolve(
             settings.ps_hosts, settings.worker_hosts, settings.job_name, settings.task_id, os.environ,
-            needs_ps=not flags.in_graph, slurm_ps=settings.slurm_ps)
+            needs_ps=not flags.in_graph, slurm_ps=settings.slurm_ps, slurm_first_port=settings.slurm_first_port)
         is_task = cluster is not None and not flags.evaluate
-        code = run(task, flags, cluster, argv)
+        code = told(run(task, flags, cluster, argv), retry)
     except UserError as error:
         print(f'{name}: {error}', file=sys.stderr)
-        code = error.exit_code
+        code = told(error.exit_code, retry)
     except Exception:
         if not is_task:
             raise
@@ -142,9 +144,11 @@ def launch(flags: argparse.Namespace, argv: Sequence[str]) -> int:
     """A cluster of this very program on this machine: its tasks get the same flags, and at the end their own."""
     config = part(flags, LaunchConfig)
     checks.check_launch(config)
+    checks.check_retry_exit_code(flags.retry_exit_code)
     program = [sys.executable, *argv, '--nolaunch', '--kill=', '--drill=']
     log_dir = config.log_directory or os.path.join(flags.train_dir, 'logs')
-    return run_cluster.run(config, lambda own: [*program, *own], log_dir, argv, fork=False)
+    return run_cluster.run(config, lambda own: [*program, *own], log_dir, argv, fork=False,
+                           retry_code=flags.retry_exit_code)
 
 
 def use(task: Task, flags: argparse.Namespace) -> int:
@@ -182,6 +186,7 @@ def parse(arguments: Sequence[str], task: Task, train_dir: str, steps: int) -> a
     """The flags; what the task, or the program, says is their default. A wrong one is a FlagError."""
     defaults = {**vars(task.optimizer), 'train_dir': train_dir, **({'max_steps': steps} if steps else {})}
     parser = _Parser(allow_abbrev=False, usage='%(prog)s [--flag=value ...]')
+    parser.add_argument('--version', action='version', version=version_line())
     for config in _CONFIGS:
         group = parser.add_argument_group(config.__doc__.splitlines()[0].rstrip('.'))
         for field in dataclasses.fields(config):

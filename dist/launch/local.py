@@ -195,7 +195,7 @@ class LocalCluster:
     step_pattern: finds the global step in the tasks' lines, for the drills. own_environ: variables of single tasks.
     start_one: starts a task, as `start_process` does; own_start: what starts single tasks instead. obey: does what a
     drill's command says, and returns a line. starter_lost: whether whoever started the tasks is gone, so that
-    nobody would hear how they end; that ends the job.
+    nobody would hear how they end; that ends the job. retry_code: by which a task asks for a restart.
     """
 
     def __init__(self, commands: Mapping[str, Sequence[str]], log_dir: str | pathlib.Path, max_restarts: int = 3,
@@ -203,7 +203,7 @@ class LocalCluster:
                  environ: Mapping[str, str] | None = None, write: Callable[[str], object] = sys.stdout.write,
                  own_environ: Mapping[str, Mapping[str, str]] | None = None, start_one: Callable = start_process,
                  own_start: Mapping[str, Callable] | None = None, obey: Callable[[str], str] = str,
-                 starter_lost: Callable[[], bool] = lambda: False):
+                 starter_lost: Callable[[], bool] = lambda: False, retry_code: int = EXIT_RETRY):
         unknown = [drill.task for drill in drills if not drill.command and drill.task not in commands]
         if unknown:
             raise FlagError(f'--kill names {unknown[0].replace(" ", ":")}, but the tasks are {", ".join(commands)}')
@@ -219,7 +219,7 @@ class LocalCluster:
         self._colour = sys.stdout.isatty() if colour is None else colour
         self._write, self._lock = write, threading.Lock()
         self._width = max(map(len, commands))
-        self._signal, self._starter_lost, self._obey = 0, starter_lost, obey
+        self._signal, self._starter_lost, self._obey, self._retry_code = 0, starter_lost, obey, retry_code
 
     def run(self) -> int:
         """Runs the job to its end; returns 0 only if the chief ended well.
@@ -265,7 +265,7 @@ class LocalCluster:
         code = task.process.returncode
         if code == 0:
             return True
-        if not (code < 0 or code in (EXIT_RETRY, EXIT_SIGTERM)):
+        if not (code < 0 or code in (self._retry_code, EXIT_SIGTERM)):
             self.say(f'{task.name} failed with exit code {code}: ending the job')
             return False
         how = f'was killed by {signal.Signals(-code).name}' if code < 0 else f'ended with exit code {code}'

@@ -10,17 +10,17 @@ from dist.launch import control, local
 from dist.launch.fork_server import ForkServer
 from dist.launch.laboratory import Laboratory
 from inception_mg.config import LaunchConfig
-from inception_mg.errors import UserError
+from inception_mg.errors import EXIT_RETRY, UserError
 
 COMMANDS_PROGRAM = pathlib.Path(__file__).parents[2] / 'scripts' / 'laboratory.py'
 
 
 def run(config: LaunchConfig, command_for: Callable[[Sequence[str]], list[str]], log_dir: str, argv: Sequence[str],
-        fork: bool = True) -> int:
+        fork: bool = True, retry_code: int = EXIT_RETRY) -> int:
     """Runs the tasks to the end of the job; returns the exit code.
 
     command_for: the command line of a task, from its cluster flags. argv: this program's own command line, for
-    --private_network. fork: whether tasks without GPUs may be forked from a process that has imported TensorFlow;
+    --private_network. retry_code: by which a task asks for a restart. fork: whether tasks without GPUs may be forked from a process that has imported TensorFlow;
     the commands are then [python, script, *arguments]. Raises UserError.
     """
     names = local.task_names(config.num_ps, config.num_workers)
@@ -41,7 +41,7 @@ def run(config: LaunchConfig, command_for: Callable[[Sequence[str]], list[str]],
         forks = stack.enter_context(contextlib.closing(ForkServer())) if fork and not own_environ else None
         starter = {'start_one': forks.start, 'starter_lost': lambda: forks.lost} if forks else {}
         cluster = functools.partial(local.LocalCluster, commands, log_dir, config.max_restarts, drills,
-                                    environ=environ, own_environ=own_environ, **starter)
+                                    environ=environ, own_environ=own_environ, retry_code=retry_code, **starter)
         if not config.machines:
             return cluster().run()
         return _run_on_machines(cluster, laboratory, machines, log_dir, forks)

@@ -10,8 +10,9 @@ import os
 import re
 from collections.abc import Mapping
 
-from inception_mg.errors import UserError
+from inception_mg.errors import FlagError, UserError
 from inception_mg.files import write_text
+from inception_mg.paths import made_up_classes
 
 SUBSETS = ('train', 'validation')
 DATASET_FILE = 'dataset.json'
@@ -53,11 +54,13 @@ class DatasetInfo:
 
 
 def read_dataset_info(data_dir: str) -> DatasetInfo:
-    """Reads data_dir/dataset.json.
+    """Reads data_dir/dataset.json, or says what made-up images (synthetic:1000) are of.
 
     Raises UserError if it is missing (says what is there and what to run) or is not what
     write_dataset_info wrote.
     """
+    if number := made_up_classes(data_dir):
+        return DatasetInfo(tuple(f'class {label}' for label in range(1, number + 1)), {'train': 1000 * number}, {})
     path = os.path.join(data_dir, DATASET_FILE)
     remedy = f'write it anew with {_DESCRIBE}{data_dir}'
     try:
@@ -123,8 +126,12 @@ def existing_shards(data_dir: str, subset: str) -> list[str]:
 def shard_paths(data_dir: str, subset: str) -> list[str]:
     """Returns the paths of all shards of a subset, sorted.
 
-    Raises UserError if none is there, if one of the set is missing, or if shards of two sets are mixed.
+    Raises UserError if none is there, if one of the set is missing, or if shards of two sets are mixed; FlagError for
+    made-up images, which are in no file.
     """
+    if made_up_classes(data_dir):
+        raise FlagError(f'--data_dir={data_dir} is images made up while training: here name a folder with {subset} '
+                        'shards')
     names = existing_shards(data_dir, subset)
     pattern = os.path.join(data_dir, f'{subset}-?????-of-?????')
     if not names:

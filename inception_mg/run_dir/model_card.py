@@ -13,6 +13,8 @@ from inception_mg.config import DataConfig, ModelConfig
 from inception_mg.data.dataset_info import BACKGROUND, read_dataset_info
 from inception_mg.errors import FlagError, UserError
 from inception_mg.files import write_text
+from inception_mg.paths import made_up_classes
+from inception_mg.version import VERSION
 
 CARD_FILE = 'model.json'
 FORMAT = 1  # Counts up when an older reader would misunderstand the file.
@@ -42,8 +44,8 @@ class ModelCard:
 
 def make_card(data: DataConfig, model: ModelConfig, classes: Sequence[str]) -> ModelCard:
     """The card of a model with these settings and classes."""
-    return ModelCard(model.width, data.image_size, tuple(classes), model.compute_dtype, os.path.abspath(data.data_dir),
-                     model.model)
+    source = data.data_dir if made_up_classes(data.data_dir) else os.path.abspath(data.data_dir)
+    return ModelCard(model.width, data.image_size, tuple(classes), model.compute_dtype, source, model.model)
 
 
 def write_card(directory: str, card: ModelCard) -> None:
@@ -52,8 +54,8 @@ def write_card(directory: str, card: ModelCard) -> None:
 
 
 def card_text(card: ModelCard) -> str:
-    """What model.json holds."""
-    fields = {'format': FORMAT, 'num_classes': len(card.classes), **dataclasses.asdict(card)}
+    """What model.json holds: the card, and which version of this project wrote it."""
+    fields = {'format': FORMAT, 'version': VERSION, 'num_classes': len(card.classes), **dataclasses.asdict(card)}
     return json.dumps(fields, indent=1, ensure_ascii=False) + '\n'
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from inception_mg.errors import EXIT_FAILED, UserError
 from inception_mg.files import write_text
 from inception_mg.run_dir.alone import alone_in
+from inception_mg.version import VERSION
 
 STOP_FILE = 'STOP'
 STATE_FILE = 'training.json'
@@ -41,8 +42,8 @@ def refuse_stopped(train_dir: str) -> None:
 
 
 def write_state(train_dir: str, state: str) -> None:
-    """Says RUNNING, INTERRUPTED or OVER of the training in train_dir."""
-    write_text(os.path.join(train_dir, STATE_FILE), json.dumps({'state': state}) + '\n')
+    """Says RUNNING, INTERRUPTED or OVER of the training in train_dir, and which version of this project trains."""
+    write_text(os.path.join(train_dir, STATE_FILE), json.dumps({'state': state, 'version': VERSION}) + '\n')
 
 
 def read_state(train_dir: str) -> str:

@@ -95,37 +95,43 @@ def test_bad_tf_config_is_refused_in_one_line(text, words):
     assert words in str(caught.value) and '\n' not in str(caught.value)
 
 
+def sparse(kind, index=0, **cluster) -> dict[str, str]:
+    """The environment of a task under enableDynamicWorker of a TFJob."""
+    return {'TF_CONFIG': config({'worker': {}, 'ps': [], **cluster}, kind, index)}
+
+
+@pytest.mark.parametrize('environ, job, index, address', [
+    (sparse('ps', 1, ps=['b:2']), 'ps', 1, 'b:2'), (sparse('ps', 0, ps=['a:1']), 'ps', 0, 'a:1'),
+    (sparse('worker', 1, ps=list(PS), worker={'1': 'e:5'}), 'worker', 2, 'e:5'),
+    (sparse('chief'), 'worker', 0, 'c:3'), (sparse('master'), 'worker', 0, 'c:3'),
+    (sparse('evaluator'), 'evaluator', 0, ''),
+    ({'TF_CONFIG': config({'ps': list(PS), 'chief': ['c:3'], 'worker': ['d:4', 'e:5']}, 'worker', 0)}, 'worker', 1, 'd:4')])
+def test_a_sparse_tf_config_says_which_of_the_listed_hosts_this_task_is(environ, job, index, address):
+    cluster = hosts.resolve('a:1,b:2', 'c:3,d:4,e:5', '', 0, environ)
+    assert (cluster.ps, cluster.workers) == (PS, WORKERS)
+    assert (cluster.job, cluster.index, cluster.address) == (job, index, address)
+
+
+@pytest.mark.parametrize('environ, workers, words', [
+    (sparse('ps', 1, ps=['b:2']), '', 'tells ps 1 of no worker .* give every task the same --ps_hosts and --worker_hosts'),
+    (sparse('chief'), '', 'tells chief 0 of no worker'),
+    (sparse('worker', 0, ps=list(PS), worker={'0': 'x:9'}), 'c:3,d:4', 'is at x:9, which is not in --worker_hosts: c:3'),
+    (sparse('chief', chief=['x:9']), 'c:3,d:4', 'is at x:9, which is not in the first of --worker_hosts: c:3$'),
+    (sparse('worker', 5), 'c:3,d:4', 'worker 5, is at no address')])
+def test_a_sparse_tf_config_that_leaves_open_who_is_who(environ, workers, words):
+    with pytest.raises(FlagError, match=words):
+        hosts.resolve('a:1,b:2' if workers else '', workers, '', 0, environ)
+
+
+def test_an_evaluator_needs_no_cluster():
+    assert hosts.resolve('', '', '', 0, sparse('evaluator')).job == 'evaluator'
+
+
 def test_resolve_prefers_flags():
     environ = {'TF_CONFIG': config({'ps': ['x:1'], 'worker': ['y:2']}, 'ps', 0)}
     assert hosts.resolve('a:1', 'c:3', 'worker', 0, environ).address == 'c:3'
     assert hosts.resolve('', '', '', 0, environ).address == 'x:1'
     assert hosts.resolve('', '', '', 0, {}) is None
-
-
-def slurm(rank, nodes='node[01-02]', tasks='2(x2)', **more):
-    return {'SLURM_STEP_NODELIST': nodes, 'SLURM_STEP_TASKS_PER_NODE': tasks, 'SLURM_PROCID': str(rank), **more}
-
-
-def test_slurm():
-    first, last = hosts.from_slurm(slurm(0), 1), hosts.from_slurm(slurm(3), 1, first_port=7000)
-    assert first.ps == ('node01:8888',)
-    assert first.workers == ('node01:8889', 'node02:8888', 'node02:8889')
-    assert (first.job, last.job, last.index, last.address) == ('ps', 'worker', 2, 'node02:7001')
-
-
-@pytest.mark.parametrize('text, names', [
-    ('a', ['a']), ('a,b', ['a', 'b']), ('node[01-02,05]', ['node01', 'node02', 'node05']),
-    ('x,n[8-11]-ib,y', ['x', 'n8-ib', 'n9-ib', 'n10-ib', 'n11-ib', 'y']), ('n[001]', ['n001'])])
-def test_expand_nodes(text, names):
-    assert hosts.expand_nodes(text) == names
-
-
-@pytest.mark.parametrize('environ, num_ps, words', [
-    ({}, 1, 'SLURM_STEP_NODELIST is not set'), (slurm(0, tasks='2'), 1, '2 nodes but task counts for 1'),
-    (slurm(0), 0, '0 ps of 4'), (slurm(0), 4, '4 ps of 4')])
-def test_bad_slurm(environ, num_ps, words):
-    with pytest.raises(FlagError, match=words):
-        hosts.from_slurm(environ, num_ps)
 
 
 def test_difference():

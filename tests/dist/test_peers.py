@@ -16,6 +16,7 @@ from dist.launch.local import free_ports
 from dist.peers import ClusterLost, Peers, Refused
 from dist.reach import WrongMachine, unreached
 from dist.server import session_config
+from inception_mg.errors import EXIT_RETRY
 
 v1 = tf.compat.v1
 SERVERS = []  # Kept: the destructor of a server waits for the others.
@@ -88,7 +89,7 @@ def test_the_older_chief_learns_that_it_was_replaced(world):
         newer.lives = newer.current_lives()
         with pytest.raises(Refused, match=f'process {newer.claim.pid} on here is chief now: this one ends') as refusal:
             older.write('ready', [])  # The cable is whole again.
-        assert refusal.value.exit_code == 75
+        assert refusal.value.exit_code == EXIT_RETRY
         assert newer.missing_ps() == '' and newer.ready()
         older._look()
         with pytest.raises(Refused, match='this one ends'):

@@ -62,7 +62,7 @@ def test_missing_ps_is_named_and_waiting_is_bounded(tmp_path):
         for task in ('ps 0', 'worker 0', 'worker 1'):
             cluster.start(task)
         cluster.wait_line('worker 0', rf'chief is waiting for ps 1 at {cluster.ps_hosts[1]} \(connection refused\)')
-        assert cluster.wait_exits('worker 0', 'worker 1') == [75, 75]
+        assert cluster.wait_exits('worker 0', 'worker 1') == [138, 138]
         assert f'chief gave up after 4 s of waiting for ps 1 at {cluster.ps_hosts[1]}' in cluster.text('worker 0')
 
 
@@ -211,9 +211,9 @@ def test_chief_gone_for_good(tmp_path, sync):
         cluster.start_all()
         cluster.wait_step('worker 1', 5)
         cluster.kill('worker 0')
-        assert cluster.wait_exits('worker 1', limit=20) == [75]
+        assert cluster.wait_exits('worker 1', limit=20) == [138]
         assert 'worker 1 gave up: the chief has been silent for' in cluster.text('worker 1')
-        assert cluster.wait_exits('ps 0', limit=20) == [75]
+        assert cluster.wait_exits('ps 0', limit=20) == [138]
         assert 'no worker has been heard of for 6 s' in cluster.text('ps 0')
 
 
@@ -223,7 +223,7 @@ def test_ps_gone_for_good(tmp_path, sync):
         cluster.start_all()
         cluster.wait_step('worker 1', 5)
         cluster.kill('ps 1')
-        assert cluster.wait_exits('worker 0', 'worker 1', limit=25) == [75, 75]
+        assert cluster.wait_exits('worker 0', 'worker 1', limit=25) == [138, 138]
         for task in ('worker 0', 'worker 1'):
             assert re.search(rf'gave up after .* ps 1 at {cluster.ps_hosts[1]}', cluster.text(task))
 
@@ -295,7 +295,7 @@ def test_a_job_that_others_left_is_refused(tmp_path):
         cluster.start('worker 0', train_dir=tmp_path / 'other')
         assert cluster.wait_exits('worker 0') == [1]
         assert f'it is the job of {cluster.train_dir} there and {tmp_path / "other"} here' in cluster.text('worker 0')
-        assert cluster.wait_exits('worker 1') == [75]
+        assert cluster.wait_exits('worker 1') == [138]
         assert 'waiting for a sign of life of the chief' in cluster.text('worker 1')
         assert not cluster.steps('worker 1') and not list((tmp_path / 'other').iterdir())
 
@@ -340,7 +340,7 @@ def test_a_ps_stands_still_for_good(tmp_path):
         cluster.kill('worker 1', number=signal.SIGTERM)  # It sits in a call: no Python signal handler can run.
         assert cluster.wait_exits('worker 1', limit=25) == [143]
         assert 'worker 1 was stopped while waiting for ps 0' in cluster.text('worker 1')
-        assert cluster.wait_exits('worker 0', limit=25) == [75]
+        assert cluster.wait_exits('worker 0', limit=25) == [138]
         assert re.search(r'chief gave up after \d+ s without ps 0', cluster.text('worker 0'))
 
 

@@ -546,9 +546,9 @@ def test_strict_gives_up_on_a_worker_gone_for_good(tmp_path):
         cluster.start_all()
         cluster.wait_step('worker 1', 5)
         cluster.kill('worker 1')
-        assert cluster.wait_exits('worker 0', limit=30) == [75]
+        assert cluster.wait_exits('worker 0', limit=30) == [138]
         assert 'the chief gave up after 5 s without gradients of worker 1' in cluster.text('worker 0')
-        assert cluster.wait_exits('ps 0', limit=30) == [75]
+        assert cluster.wait_exits('ps 0', limit=30) == [138]
 
 
 @pytest.mark.cluster

@@ -172,7 +172,7 @@ def test_a_lost_cluster_asks_for_a_restart_and_other_errors_do_not():
     with pytest.raises(ClusterLost, match='chief lost the rest of the cluster: gone') as lost:
         with workers.explaining_loss(CLUSTER):
             raise tf.errors.UnavailableError(None, None, 'gone\nmore')
-    assert lost.value.exit_code == 75
+    assert lost.value.exit_code == 138
     with pytest.raises(tf.errors.DataLossError), workers.explaining_loss(CLUSTER):
         raise tf.errors.DataLossError(None, None, 'damaged')
 

@@ -21,6 +21,7 @@ PROGRAMS = {
     'train_distributed': (config.ClusterConfig, *EVERYWHERE, config.EvalConfig),
     'train_in_graph': (config.ClusterConfig, config.InGraphConfig, *EVERYWHERE),
     'launch_local': (config.LaunchConfig,),
+    'doctor': (config.ClusterConfig, 'train_dir'),
     'evaluate': (config.DataConfig, config.EvalConfig, config.ModelConfig),
     'export': (config.ExportConfig, config.ModelConfig, config.DataConfig),
     'classify': (config.ClassifyConfig,),

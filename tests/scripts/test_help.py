@@ -16,6 +16,7 @@ GROUPS = {  # A flag that each group must show, and what else is asked of its te
     'benchmark.py': {'benchmark': 'peer', 'data': 'image_size'}, 'benchmark_contender.py': {
         'this program alone': 'contender'}, 'benchmark_peers.py': {'this program alone': 'contender'},
     'build_image_data.py': {'build': 'train_directory'}, 'classify.py': {'classify': 'top_k'},
+    'doctor.py': {'cluster': 'ps_hosts', 'run': 'train_dir'},
     'convert_checkpoint.py': {'convert': 'input'}, 'evaluate.py': {'data': 'data_dir', 'eval': 'checkpoint_dir'},
     'experiments.py': {'experiments': 'only'}, 'export.py': {'export': 'format', 'model': 'width'},
     'laboratory.py': {'this program alone': 'log_directory'},

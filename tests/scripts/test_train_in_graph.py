@@ -114,7 +114,7 @@ def test_each_worker_runs_its_own_data_set_and_gives_up_without_a_client(three_c
                 session.run(starts)
                 numbers = [int(images_v[0]) for images_v in session.run([batch[0] for batch in batches])]
         assert numbers == [os.getpid(), cluster._processes['worker 1'].pid]
-        assert cluster.wait_exits('worker 1', limit=30) == [75]
+        assert cluster.wait_exits('worker 1', limit=30) == [138]
         assert 'worker 1 ends: the chief has not been heard of for 4 s' in cluster.text('worker 1')
 
 
@@ -135,7 +135,7 @@ def test_who_does_not_fit_or_is_missing_is_named(three_classes, tmp_path):
                  'worker needs 2'),
                 ({'worker_hosts': f'{cluster.worker_hosts[0]},{cluster.worker_hosts[1]},127.0.0.1:1'}, 1,
                  'the worker list has 2 hosts there and 3 here'),
-                ({'ps_hosts': f'127.0.0.1:{free_ports(1)[0]}', 'start_timeout': 2}, 75, 'waiting for ps 0 at ')):
+                ({'ps_hosts': f'127.0.0.1:{free_ports(1)[0]}', 'start_timeout': 2}, 138, 'waiting for ps 0 at ')):
             cluster.log_path('worker 0').unlink(missing_ok=True)
             cluster.start('worker 0', **flags)
             assert words in refusal(cluster, 'worker 0', code)

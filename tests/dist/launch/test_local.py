@@ -42,7 +42,7 @@ def test_colours(tmp_path):
     assert cluster.run() == 0 and lines == ['\033[36mworker 0 |\033[0m 1\n']
 
 
-@pytest.mark.parametrize('death', ['import os; os.kill(os.getpid(), 9)', 'import sys; sys.exit(75)',
+@pytest.mark.parametrize('death', ['import os; os.kill(os.getpid(), 9)', 'import sys; sys.exit(138)',
                                    'import sys; sys.exit(143)'])
 def test_dead_task_is_restarted(tmp_path, death):
     flag = tmp_path / 'was here'
@@ -53,8 +53,8 @@ def test_dead_task_is_restarted(tmp_path, death):
 
 
 def test_restarts_are_bounded(tmp_path):
-    code, lines = launch(tmp_path, {'ps 0': SLEEP, 'worker 0': 'import sys; sys.exit(75)'}, max_restarts=2)
-    assert code == 75 and sum('restart' in line and ' of 2' in line for line in lines) == 2
+    code, lines = launch(tmp_path, {'ps 0': SLEEP, 'worker 0': 'import sys; sys.exit(138)'}, max_restarts=2)
+    assert code == 138 and sum('restart' in line and ' of 2' in line for line in lines) == 2
     assert any('has used its 2 restarts: ending the job' in line for line in lines)
 
 
@@ -68,7 +68,7 @@ def test_failure_is_not_restarted_and_ends_all(tmp_path, failure):
 
 def test_late_tasks_are_ended_when_the_chief_is_done(tmp_path, monkeypatch):
     monkeypatch.setattr(local, 'LINGER_SECS', 0.5)
-    code, lines = launch(tmp_path, {'ps 0': SLEEP, 'worker 0': 'print()', 'worker 1': 'import sys; sys.exit(75)'})
+    code, lines = launch(tmp_path, {'ps 0': SLEEP, 'worker 0': 'print()', 'worker 1': 'import sys; sys.exit(138)'})
     assert code == 0 and any('the job is done; ending ps 0' in line for line in lines)
 
 
