@@ -230,7 +230,7 @@ class _VersionFlag(flags.BooleanFlag):
     """--version."""
 
     def __init__(self):
-        super().__init__('version', False, 'show the version, and those of what it runs on')
+        super().__init__('version', False, 'show the version, and those of what it runs on', allow_override=True)
 
     def parse(self, arg):
         if self._parse(arg):

@@ -9,10 +9,10 @@ from conftest import ROOT
 from inception_mg import config
 
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md', *sorted((ROOT / 'docs').glob('*.md'))]
-PROGRAMS = {path.name: path.read_text() for path in (ROOT / 'scripts').glob('*.py')}
-OF_OTHERS = {  # Of absl, python -m build, quickstart.sh, docker, kubectl and useradd.
+PROGRAMS = {path.name: path.read_text() for path in (ROOT / 'scripts').glob('[!_]*.py')}
+OF_OTHERS = {  # Of absl, python -m build, sbatch, quickstart.sh, docker, kubectl and useradd.
     'help', 'helpfull', 'outdir', 'cluster', 'build', 'cap', 'home', 'max', 'prefix', 'read', 'rm', 'system',
-    'tmpfs', 'user'}
+    'tmpfs', 'user', 'signal'}
 
 
 def flags() -> set[str]:

@@ -20,8 +20,9 @@ def run(config: LaunchConfig, command_for: Callable[[Sequence[str]], list[str]],
     """Runs the tasks to the end of the job; returns the exit code.
 
     command_for: the command line of a task, from its cluster flags. argv: this program's own command line, for
-    --private_network. retry_code: by which a task asks for a restart. fork: whether tasks without GPUs may be forked from a process that has imported TensorFlow;
-    the commands are then [python, script, *arguments]. Raises UserError.
+    --private_network. fork: whether tasks without GPUs may be forked from a process that has imported TensorFlow;
+    the commands are then [python, script, *arguments]. retry_code: by which a task asks for a restart. Raises
+    UserError.
     """
     names = local.task_names(config.num_ps, config.num_workers)
     machines = dict(zip(machine_names(config), names, strict=True))

@@ -87,6 +87,8 @@ def fields_of(program: str):
             for field in dataclasses.fields(part)]
         for row in rows:
             found.setdefault(row[0], row)
+    if program == 'launch_local':  # It takes one flag of its tasks for itself.
+        found |= {row[0]: row for row in fields_of('train_distributed') if row[0] == 'retry_exit_code'}
     return list(found.values())
 
 

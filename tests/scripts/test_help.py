@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-PROGRAMS = sorted(path.name for path in (ROOT / 'scripts').glob('*.py') if path.name != 'common.py')
+PROGRAMS = sorted(path.name for path in (ROOT / 'scripts').glob('[!_]*.py') if path.name != 'common.py')
 GROUPS = {  # A flag that each group must show, and what else is asked of its text.
     'train.py': {'data': 'data_dir', 'model': 'width', 'optimizer': 'rmsprop_decay', 'device': 'num_gpus',
                  'run': 'train_dir'},
