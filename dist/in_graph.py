@@ -19,7 +19,7 @@ from dist import board, ps
 from dist.fence import Fence
 from dist.hosts import Cluster
 from dist.job import Job
-from dist.peers import Peers, taking_part
+from dist.peers import Peers, Refused, taking_part
 from dist.server import session_config, start_server
 from dist.session import ClusterSessionCreator, PeersHook, build_initialise
 from dist.status import JoinHook
@@ -79,9 +79,12 @@ def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
                       retry_code=config.retry_exit_code)
         with tf.Graph().as_default(), taking_part(peers):
             peers.enter(server.target)
-            found = find_devices(peers, server.target, unfiltered_config(cluster))
-            placement = dataclasses.replace(place(cluster, found, len(machine.placement.devices), devices, options),
-                                            wire_dtype=config.wire_dtype)
+            try:
+                found = find_devices(peers, server.target, unfiltered_config(cluster))
+                placement = dataclasses.replace(place(cluster, found, len(machine.placement.devices), devices, options),
+                                                wire_dtype=config.wire_dtype)
+            except UserError as error:  # The others serve on: they may yet fit another client.
+                raise Refused(f'{error}', error.exit_code) from error
             client = _Client(cluster, peers, placement, machine, task, run, say)
             with naming_the_reader(cluster, task.source):
                 client.work(server.target, stopper)

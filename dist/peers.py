@@ -270,16 +270,19 @@ class Peers:
             self._hub.write(name, value, self._claim_text)
         except NotYours:
             self._look()
-            raise Refused(f'{self._taken() or "another process"} is {self.cluster.name} now: this one ends', EXIT_RETRY
-                          ) from None
+            raise self._replaced(self._taken() or 'another process') from None
 
     def saving(self, updating: contextlib.AbstractContextManager) -> contextlib.AbstractContextManager:
         """For the chief, around a save: asks the hub first, and raises Refused if another process is the chief; returns
         `updating`, within which no update is made."""
         with contextlib.suppress(Unreachable):
             self._look()
-        self.check()
+        if other := self._taken():
+            raise self._replaced(other)
         return updating
+
+    def _replaced(self, other: str) -> Refused:
+        return Refused(f'{other} is {self.cluster.name} now: this one ends', EXIT_RETRY)
 
     def begun(self) -> None:
         """For a session creator: a session of this worker has been made."""

@@ -49,13 +49,13 @@ def test_a_tfjob_trains_loses_pods_and_ends(three_classes, tmp_path):
 
 def test_a_volcano_job_without_data_loses_pods_and_ends(tmp_path):
     resources = manifests.load(manifests.FOLDER / 'overlays' / 'synthetic-volcano')
-    with Volcano(resources, tmp_path, flags(tmp_path, 'synthetic:3', 40)) as job:
+    with Volcano(resources, tmp_path, flags(tmp_path, 'synthetic:3', 150)) as job:
         job.run_until(lambda: begun(job.text('inception-chief-0')))
         assert job.delete_pod('inception-chief-0') == 143
         job.run_until(lambda: job.made('inception-chief-0') == 2)
         job.kill('inception-worker-0')
         assert job.finish() == 'Succeeded' and job.restarts == 2
-        assert saved(job.text('inception-chief-0')) >= 40
+        assert saved(job.text('inception-chief-0')) >= 150
         assert 'made-up images of 3 classes' in job.text('inception-chief-0')
 
 

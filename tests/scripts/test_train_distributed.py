@@ -282,13 +282,8 @@ def test_launch_local(three_classes, tmp_path):
 
 
 def test_slurm_makes_the_first_rank_a_ps(three_classes, tmp_path):
-    with socket.socket() as first:  # Slurm's ports are fixed.
-        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            first.bind(('0.0.0.0', 8888))
-        except OSError:
-            pytest.skip('port 8888 is taken by another program of this machine')
-    ranks = {'SLURM_STEP_NODELIST': 'localhost', 'SLURM_STEP_TASKS_PER_NODE': '2', 'SLURM_PROCID': '0'}
+    ranks = {'SLURM_STEP_NODELIST': 'localhost', 'SLURM_STEP_TASKS_PER_NODE': '2', 'SLURM_PROCID': '0',
+             'SLURM_JOB_ID': '17', 'SLURM_STEP_ID': '0'}
     with TrainingCluster(tmp_path, three_classes, environ=ranks) as cluster:
         cluster.start('ps 0', ps_hosts=False, worker_hosts=False, job_name=False, task_id=False, slurm_ps=1)
         cluster.wait_line('ps 0', 'ps 0 is ready for 1 workers')
