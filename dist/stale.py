@@ -17,16 +17,20 @@ import time
 from dist.hosts import Cluster, split_address
 
 UNANSWERED_SECS = 20.0  # What gRPC's own keepalive allows, which TensorFlow leaves off.
-EVERY_SECS = 2.0
+EVERY_SECS, MOVED_SECS = 2.0, 6.0
 
 
 def look_after_connections(cluster: Cluster) -> None:
     """Does both every few seconds, in a thread of its own, for new connections are made all the time; to look up a name
     may take long."""
     def run() -> None:
+        next_look = time.monotonic()
         while True:
             limit_unanswered()
-            end_moved(cluster)
+            if time.monotonic() >= next_look:
+                end_moved(cluster)
+                # With many tasks less often: all of them ask for the names of all.
+                next_look = time.monotonic() + max(MOVED_SECS, len(cluster.ps + cluster.workers))
             time.sleep(EVERY_SECS)
 
     threading.Thread(target=run, name='connections', daemon=True).start()
