@@ -200,7 +200,7 @@ class LocalCluster:
 
     def __init__(self, commands: Mapping[str, Sequence[str]], log_dir: str | pathlib.Path, max_restarts: int = 3,
                  drills: Sequence[Drill] = (), step_pattern: str = r'\bstep\s+(\d+)', colour: bool | None = None,
-                 environ: Mapping[str, str] | None = None, write: Callable[[str], object] = sys.stdout.write,
+                 environ: Mapping[str, str] | None = None, write: Callable[[str], object] | None = None,
                  own_environ: Mapping[str, Mapping[str, str]] | None = None, start_one: Callable = start_process,
                  own_start: Mapping[str, Callable] | None = None, obey: Callable[[str], str] = str,
                  starter_lost: Callable[[], bool] = lambda: False):
@@ -217,7 +217,7 @@ class LocalCluster:
         self._max_restarts, self._drills = max_restarts, list(drills)
         self._step = re.compile(step_pattern)
         self._colour = sys.stdout.isatty() if colour is None else colour
-        self._write, self._lock = write, threading.Lock()
+        self._write, self._lock = write or sys.stdout.write, threading.Lock()
         self._width = max(map(len, commands))
         self._signal, self._starter_lost, self._obey = 0, starter_lost, obey
 
