@@ -74,13 +74,17 @@ def test_late_tasks_are_ended_when_the_chief_is_done(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('number, code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_ends_all(tmp_path, number, code):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # A background job begins with it ignored.
     program = 'import signal, sys, time\n' \
               'signal.signal(signal.SIGTERM, lambda *_: (print("saved"), sys.exit(143)))\n' \
               'print("up")\ntime.sleep(60)'
     timer = threading.Timer(2.0, os.kill, (os.getpid(), number))
     timer.start()
     begun = time.monotonic()
-    result, lines = launch(tmp_path, {'ps 0': program, 'worker 0': program})
+    try:
+        result, lines = launch(tmp_path, {'ps 0': program, 'worker 0': program})
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result == code and 'worker 0 | saved' in lines and 'ps 0     | saved' in lines
     assert time.monotonic() - begun < 20
 
