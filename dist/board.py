@@ -27,7 +27,7 @@ from inception_mg.placement import CPU
 v1 = tf.compat.v1
 
 FENCE = 'board/fence'  # int64 [workers] on every serving task: the life whose updates are taken, by worker.
-_NOT_YOURS = 'another process has this index'
+NOT_YOURS = 'another process has this index'
 
 
 class Cell:
@@ -148,7 +148,7 @@ class Board:
         self._view = view_after()
         self._beat = view_after(beats.add_at(index, tf.cast(mine, tf.int64) * number))
         self._enlist = view_after(lives.write_at(index, text))
-        with tf.control_dependencies([tf.debugging.Assert(mine, [_NOT_YOURS])]):
+        with tf.control_dependencies([tf.debugging.Assert(mine, [NOT_YOURS])]):
             self._writes = {name: texts[name].write(text) for name in ('job', 'graph', 'ready')}
             self._report = reports.write_at(index, number)
         self._take, self._put_fence = claims.write_at(index, self._claim), fence.write_at(index, number)
@@ -231,14 +231,14 @@ class Board:
             with self._lock:
                 return self._run_alone(fetches, feed)
         except tf.errors.InvalidArgumentError as error:
-            if _NOT_YOURS in error.message:
+            if NOT_YOURS in error.message:
                 raise NotYours from None
             raise Unreachable(f'{self.name} at {self.address} (it runs another version)') from error
 
     def _run_alone(self, fetches, feed):
         try:
             if self._timeout:  # Of a task that was killed this says so at once; a call would wait for its time limit.
-                check_listening(self.address)
+                check_listening(self.address, connected=self._session is not None)
             if self._session is None:
                 self._session = v1.Session(self._target, graph=self._graph, config=session_config(self._timeout))
             return self._session.run(fetches, feed)
@@ -266,9 +266,14 @@ def session_config(timeout: float, *tasks: str) -> v1.ConfigProto:
                           operation_timeout_in_ms=int(timeout * 1000))
 
 
-def check_listening(address: str, timeout: float = 2.0) -> None:
-    """Raises OSError if nothing accepts connections at host:port."""
-    socket.create_connection(split_address(address, 'ps'), timeout).close()
+def check_listening(address: str, timeout: float = 2.0, connected: bool = False) -> None:
+    """Raises OSError if nothing accepts connections at host:port. connected: there is a connection already, so a name
+    that cannot be looked up just now says nothing."""
+    try:
+        socket.create_connection(split_address(address, 'ps'), timeout).close()
+    except socket.gaierror:
+        if not connected:
+            raise
 
 
 def check_card(cluster: Cluster, board: Board, card: dict) -> None:

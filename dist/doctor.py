@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from dist.board import session_config
 from dist.hosts import Cluster, split_address
-from dist.introduction import build_introduction, lone_config
+from dist.introduction import build_introduction
 from inception_mg.placement import CPU
 
 v1 = tf.compat.v1
@@ -94,7 +95,7 @@ def _ask(cluster: Cluster, job: str, index: int, address: str) -> Finding:
             down = tf.random.uniform([PROBE_BYTES // 4])
             data = v1.placeholder(tf.float32, [PROBE_BYTES // 4])
             up = tf.reduce_sum(data)
-    session = v1.Session(f'grpc://{address}', graph=graph, config=lone_config(ANSWER_SECS))
+    session = v1.Session(f'grpc://{address}', graph=graph, config=session_config(ANSWER_SECS))
     try:
         with session:
             skew = _skew(session, clock)  # First: it needs nothing but a TensorFlow server.

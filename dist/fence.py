@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from dist.board import FENCE, Cell
+from dist.board import FENCE, NOT_YOURS, Cell
 
 v1 = tf.compat.v1
 
@@ -46,7 +46,7 @@ class Fence:
         """On the device of a ps: fails with InvalidArgumentError unless its fence says this life."""
         with tf.device(None), v1.device(device), tf.name_scope('gate'):
             held = Cell(FENCE, tf.int64, [self._workers], device).read_at(self._worker)
-            return tf.debugging.Assert(tf.equal(held, self._life), ['another process has this index'])
+            return tf.debugging.Assert(tf.equal(held, self._life), [NOT_YOURS])
 
     def build_passed(self, tensor: tf.Tensor, device: str) -> tf.Tensor:
         """The tensor after it has come to the device and then passed the gate there."""

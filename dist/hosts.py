@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from inception_mg.errors import FlagError
 
 JOBS = ('ps', 'worker', 'evaluator')
+FIRST_PORT, LAST_PORT = 20000, 32000  # Below Linux's ephemeral ports, which outgoing connections take.
 TF_CONFIG_JOBS = ('chief', 'master', 'worker', 'ps', 'evaluator')
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from dist.board import Cell
+from dist.board import Cell, session_config
 from dist.hosts import Cluster
 from inception_mg.placement import CPU
 from inception_mg.version import version_line
@@ -23,15 +23,8 @@ def introduce(cluster: Cluster, target: str) -> None:
     text = json.dumps({'task': cluster.name, 'lists': cluster.lists, 'version': version_line()})
     with tf.Graph().as_default(), tf.device(CPU):
         write = Cell(_NAME, tf.string, device=CPU).write(text)
-        with v1.Session(target, config=lone_config()) as session:
+        with v1.Session(target, config=session_config(0.0)) as session:
             session.run(write)
-
-
-def lone_config(timeout: float = 0.0) -> v1.ConfigProto:
-    """Of a session with one task's server alone. timeout: seconds for each call; 0 = no limit."""
-    # A filter that no task passes: the server then waits for nobody else.
-    return v1.ConfigProto(device_filters=['/job:nobody'], device_count={'GPU': 0},
-                          operation_timeout_in_ms=int(timeout * 1000))
 
 
 def build_introduction() -> tf.Tensor:
@@ -46,7 +39,7 @@ def other_versions(cluster: Cluster, say: Callable[[str], None], timeout: float 
         text = build_introduction()
     for index, address in enumerate(cluster.ps):
         try:
-            with v1.Session(f'grpc://{address}', graph=graph, config=lone_config(timeout)) as session:
+            with v1.Session(f'grpc://{address}', graph=graph, config=session_config(timeout)) as session:
                 theirs = json.loads(session.run(text))['version']
         except (tf.errors.OpError, ValueError, KeyError):
             continue

@@ -60,8 +60,8 @@ class Peers:
 
     start_secs: how long to wait for missing tasks at the start. lost_secs: how long training goes on waiting for a task
     that was there and is gone. stop: whether a signal asked this task to end. All waits end with ClusterLost, Stopped
-    or Refused, naming who was waited for. boards: see connect_boards; by default of all
-    ps. retry_code: with which the thread that beats ends the process where a restart helps.
+    or Refused, naming who was waited for. boards: see connect_boards; by default of all ps. retry_code: with which the
+    thread that beats ends the process where a restart helps.
     """
 
     def __init__(self, cluster: Cluster, job: Job, start_secs: float = 300.0, lost_secs: float = 300.0,
@@ -189,8 +189,7 @@ class Peers:
             while True:
                 self.missing_ps()
                 waited = time.monotonic() - begun
-                seen = self._seen(where, waited, limit)
-                what = verdict.decide(seen)
+                what = verdict.decide(seen := self._seen(where, waited, limit))
                 if what.do == verdict.GO and (whom := also()):
                     what = verdict.wait_for(seen, whom)
                 if what.do == verdict.GO:
@@ -216,8 +215,9 @@ class Peers:
             time.sleep(2.5 * verdict.BEAT_SECS)  # Long enough to hear whether the tasks of that job are alive.
             self.wait(self.start_secs, where=ENTERING)
         self._target = target
-        self._check_reached()
-        if self.cluster.is_chief:
+        if not self.cluster.is_chief:
+            self._check_reached()
+        else:
             self.join()
             self.lives = self.current_lives()
             if not self.ready():
@@ -256,6 +256,8 @@ class Peers:
             self._look()
         except Unreachable as error:
             return str(error)
+        except NotYours:  # It was taken again at once.
+            raise self._replaced('another process') from None
         return ''
 
     def check_graph(self, graph: dict[str, str]) -> None:

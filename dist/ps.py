@@ -1,6 +1,5 @@
 """A parameter server's task: hold the board of the cluster, and serve until the job is over."""
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -30,19 +29,21 @@ def serve(cluster: Cluster, server: tf.distribute.Server, idle_secs: float = 600
     life = own.setup(cluster.lists)
     hub = own if mine == 0 else boards[0]
     log(f'{cluster.name} is ready for ' + ('the chief' if one_client else f'{clients} workers'))
-    checked = False
+    known = hub is own
     silence, beats, asked, over, next_call = Silence(clients), [0] * clients, 0.0, 0.0, 0.0
     while True:
         now = time.monotonic()
         if now >= next_call:
             next_call = now + (EVERY_SECS if hub is own else verdict.BEAT_SECS)
-            with contextlib.suppress(Unreachable):  # Then nobody is heard of.
-                if hub is not own:
+            try:
+                if not known:
                     check_card(cluster, hub, hub.card())
-                    if not checked and (whom := unreached(cluster, server.target, hub, life)):
+                    if whom := unreached(cluster, server.target, hub, life):
                         log(f'{cluster.name} waits for {whom}')
-                    checked = True
+                    known = True
                 beats = hub.enlist(mine, life).beats
+            except Unreachable:  # Then nobody is heard of. It may come back as the hub of another cluster.
+                known = False
         reports, silent = own.reports(), silence.update(beats)
         asked = asked or now if stop() else 0.0
         over = over or now if is_over(reports) else 0.0

@@ -13,10 +13,9 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
-from dist.hosts import Cluster
+from dist.hosts import FIRST_PORT, LAST_PORT, Cluster
 from inception_mg.errors import FlagError
 
-FIRST_PORT, LAST_PORT = 20000, 32000  # Below Linux's ephemeral ports, which outgoing connections take.
 PORTS_OF_A_STEP = 32  # Tasks on one node; with more, two steps on it might collide.
 AS_ASKED = 'give srun --distribution=block, which this reckons with'
 

@@ -18,13 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from dist.hosts import FIRST_PORT, LAST_PORT
 from inception_mg.errors import EXIT_FAILED, EXIT_RETRY, EXIT_SIGINT, EXIT_SIGTERM, FlagError, UserError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COLOURS = (36, 32, 33, 35, 34, 31, 96, 92, 93, 95, 94, 91)  # ANSI foregrounds, one task after another.
 LINGER_SECS = 20.0  # After the chief's end the others get so long for theirs.
 INSIDE = 'INCEPTION_MG_PRIVATE_NETWORK'  # Set by a launcher for itself, in its new namespace.
-FIRST_PORT, LAST_PORT = 20000, 32000  # Below Linux's ephemeral ports, which outgoing connections take.
 
 
 def free_ports(count: int) -> list[int]:

@@ -274,7 +274,7 @@ def asynchronous(job: Job, seed: int = 0) -> Pace:
 class Link:
     """One direction of a ps's link. Whoever came first is served first, at no more than `most` of it (what its own link
     takes), and the next ones with what is left. two_way: what the link carries while the `opposite` direction is in
-    use, as a share, for each also carries the other's acknowledgements."""
+    use, as a share: measured, perhaps since each also carries the other's acknowledgements."""
 
     def __init__(self, most: float = 1.0, two_way: float = 1.0):
         self._most, self._two_way = most, two_way

@@ -105,6 +105,10 @@ class Job:
         """Global steps that the chief printed."""
         return [int(step) for step in re.findall(r'^1: step +(\d+)', self.text(), re.MULTILINE)]
 
+    def saved(self) -> int:
+        """The step of the newest checkpoint."""
+        return max(int(re.search(r'ckpt-(\d+)', path.name)[1]) for path in self.run_dir.glob('model.ckpt-*.index'))
+
 
 def test_a_job_gets_through_a_killed_task_and_its_time_limit(slurm, three_classes):
     """The chief is killed, and the worker that waits for it asks for a restart; the limit strikes, the chief saves,
@@ -122,7 +126,7 @@ def test_a_job_gets_through_a_killed_task_and_its_time_limit(slurm, three_classe
     slurm.set_time_limit(job.number, limit)
     job.wait_line(r'SIGTERM: saving after this step', 60 * limit + 60)
     job.wait_line(r'was ended before its last step: requeued', 60)
-    saved = max(int(re.search(r'ckpt-(\d+)', path.name)[1]) for path in job.run_dir.glob('model.ckpt-*.index'))
+    saved = job.saved()
     assert saved >= job.steps()[-1] > 3
     requeued, last = len(job.text()), saved + 5
     (slurm.folder / 'flags').write_text(f'--max_steps={last}\n')
@@ -131,6 +135,6 @@ def test_a_job_gets_through_a_killed_task_and_its_time_limit(slurm, three_classe
     assert slurm.job(job.number)['JobState'] == 'COMPLETED', job.text()
     assert slurm.job(job.number)['Restarts'] == '1' and slurm.job(job.number)['ExitCode'] == '0:0'
     assert f'resumes from model.ckpt-{saved}' in job.text()[requeued:] and job.steps()[-1] >= last
-    assert (job.run_dir / f'model.ckpt-{job.steps()[-1]}.index').exists()
+    assert job.saved() >= job.steps()[-1]  # The other worker may take steps after the chief's last line.
     assert '"over"' in (job.run_dir / 'training.json').read_text()
     assert 'Traceback' not in job.text()

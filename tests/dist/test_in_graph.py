@@ -231,7 +231,8 @@ def test_a_worker_without_its_shards_is_named(target):
         with tf.device(PS[0]), v1.Session(target) as session:
             total = tf.add_n([batch[0] for batch in batches])
             session.run(starts)
-            with pytest.raises(UserError, match='^worker 1 at d:1 cannot read .*: /data/absent.*must have the same \(/data\)'):
+            absent = r'^worker 1 at d:1 cannot read .*: /data/absent.*must have the same \(/data\)'
+            with pytest.raises(UserError, match=absent):
                 with naming_the_reader(CLUSTER, '/data'):
                     session.run(total)
     with pytest.raises(tf.errors.NotFoundError), naming_the_reader(CLUSTER, '/data'):

@@ -1,6 +1,7 @@
 """Claims, fences and reach, with real servers in this process."""
 
 import json
+import socket
 import threading
 import time
 
@@ -172,3 +173,15 @@ def test_a_hub_that_is_gone_is_named():
     with pytest.raises(ClusterLost, match='chief gave up after 1 s of waiting for ps 0 at 127.0.0.1:9'):
         peers.wait(1.0)
     assert peers._view == BoardView({}, [], [], [], [], [])
+
+
+def test_a_name_that_cannot_be_looked_up_for_a_while(world, monkeypatch):
+    """Whoever is connected goes on; whoever begins has to wait."""
+    def unknown(*args):
+        raise socket.gaierror(socket.EAI_AGAIN, 'Temporary failure in name resolution')
+
+    peers, late = world.peers(1), world.peers(1)
+    assert peers.missing_ps() == ''
+    monkeypatch.setattr(socket, 'create_connection', unknown)
+    assert peers.missing_ps() == ''
+    assert 'temporary failure in name resolution' in late.missing_ps()

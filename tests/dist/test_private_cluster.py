@@ -18,7 +18,7 @@ from cluster_harness import ToyCluster
 from conftest import ROOT
 from in_namespace import enter
 
-from dist.launch.local import FIRST_PORT
+from dist.hosts import FIRST_PORT
 
 pytestmark = pytest.mark.cluster
 SCRIPT = ROOT / 'scripts' / 'private_cluster.sh'
