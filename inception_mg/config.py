@@ -83,7 +83,9 @@ class DataConfig:
         True, 'Distort training images (crop, flip, colour) as the 2016 release does.')
     skip_damaged_records: bool = option(
         False, 'Go on with the next shard at a damaged record (and count it) instead of stopping.')
-    data_seed: int = option(0, 'Seed of the shuffling and the distortions; 0 = a new one each run.')
+    data_seed: int = option(
+        0, 'Seed of the shuffling and the distortions: the same order each run, and a resumed run goes on in it where '
+        'it stopped. 0 = a new order each time.')
 
 
 @dataclasses.dataclass(frozen=True)

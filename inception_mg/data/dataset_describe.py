@@ -18,6 +18,7 @@ from inception_mg.data.dataset_info import (
     write_dataset_info,
 )
 from inception_mg.data.example import box_faults
+from inception_mg.data.parts import dealt_in_turn
 from inception_mg.data.progress import note, progress
 from inception_mg.errors import UserError
 
@@ -35,22 +36,25 @@ def describe_dataset(output_directory: str) -> DatasetInfo:
              if existing_shards(output_directory, subset)}
     if not paths:
         shard_paths(output_directory, SUBSETS[0])  # Raises, and says what is in the folder.
-    counts, texts = dict.fromkeys(paths, 0), {}
+    records, texts = {subset: [] for subset in paths}, {}
     shards = [(subset, path) for subset, found in paths.items() for path in found]
     check_kinds([path for _, path in shards])
     odd = _OddBoxes()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         scan = _build_scan()
         for subset, path in progress(shards, len(shards), 'describe', 'shards'):
-            before = counts[subset]
+            records[subset].append(0)
             for labels_v, texts_v, odd_v in _scan_shard(session, scan, path):
-                odd.see(path, counts[subset] - before, odd_v)
-                counts[subset] += len(labels_v)
+                odd.see(path, records[subset][-1], odd_v)
+                records[subset][-1] += len(labels_v)
                 for label, text in zip(labels_v.tolist(), texts_v.tolist(), strict=True):
                     texts.setdefault(label, ' '.join(text.decode(errors='replace').split()))
     odd.say()
+    counts = {subset: sum(numbers) for subset, numbers in records.items()}
+    uneven = {subset: tuple(numbers) for subset, numbers in records.items()
+              if numbers != dealt_in_turn(counts[subset], len(numbers))}
     info = DatasetInfo(_class_names(output_directory, texts), counts,
-                       {subset: len(found) for subset, found in paths.items()})
+                       {subset: len(found) for subset, found in paths.items()}, uneven)
     write_dataset_info(output_directory, info)
     return info
 

@@ -8,8 +8,9 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from inception_mg.data.parts import dealt_in_turn
 from inception_mg.errors import FlagError, UserError
 from inception_mg.files import write_text
 from inception_mg.paths import made_up_classes
@@ -28,12 +29,14 @@ _DESCRIBE = 'scripts/build_image_data.py --describe --output_directory='
 class DatasetInfo:
     """Names of the classes, and per subset ('train', 'validation') the numbers of images and shards.
 
-    classes[k - 1] is the name of label k: label 0 is the background, which no image has.
+    classes[k - 1] is the name of label k: label 0 is the background, which no image has. records: of each shard of a
+    subset, where images were not dealt to the shards in turn.
     """
 
     classes: tuple[str, ...]
     counts: dict[str, int]
     shards: dict[str, int]
+    records: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def num_outputs(self) -> int:
@@ -51,6 +54,11 @@ class DatasetInfo:
         if subset not in self.counts:
             raise UserError(f'{DATASET_FILE} lists no {subset} images, only: {_some(self.counts)}')
         return self.counts[subset]
+
+    def records_of(self, subset: str, shards: int) -> Sequence[int]:
+        """Returns the records of each shard of a subset, of which there are so many."""
+        records = self.records.get(subset, ())
+        return records if len(records) == shards else dealt_in_turn(self.num_images(subset), shards)
 
 
 def read_dataset_info(data_dir: str) -> DatasetInfo:
@@ -93,7 +101,13 @@ def _understand(text: str) -> DatasetInfo:
     if not isinstance(classes, list) or not classes or not all(isinstance(name, str) and name for name in classes):
         raise ValueError('its "classes" is no list of names')
     '\n'.join(classes).encode()  # A ValueError for half a character, which nothing could print.
-    return DatasetInfo(tuple(classes), _numbers(fields, 'counts'), _numbers(fields, 'shards'))
+    counts, shards, records = _numbers(fields, 'counts'), _numbers(fields, 'shards'), fields.get('records', {})
+    if not isinstance(records, dict) or not all(
+            isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
+            and (len(numbers), sum(numbers)) == (shards.get(subset), counts.get(subset))
+            for subset, numbers in records.items()):
+        raise ValueError('its "records" are not those of each shard of a subset')
+    return DatasetInfo(tuple(classes), counts, shards, {name: tuple(numbers) for name, numbers in records.items()})
 
 
 def _numbers(fields: Mapping, name: str) -> dict[str, int]:

@@ -2,10 +2,11 @@
 
 One tf.data pipeline per reader (a process, or a host of an in-graph cluster):
 
-    shards of this reader -> records -> shuffle -> repeat -> decode and distort in parallel -> batch
+    for every epoch: pieces of shards of this reader -> records -> shuffle
+    -> decode and distort in parallel -> batch
 
 Records stay encoded until after the shuffle, so its buffer holds thousands of them. Within an epoch every
-record is read exactly once by exactly one reader.
+record is read exactly once by exactly one reader, and all readers have equally many (`parts`).
 
 Damage: by default the run stops, and `damage.explain_input_error` finds the culprit afterwards, so that a sound
 data set pays nothing for it. With skip_damaged_records each shard is read once at the start: a damaged one
@@ -34,12 +35,12 @@ from inception_mg.data.damage import (
     plain,
 )
 from inception_mg.data.example import parse_example
+from inception_mg.data.parts import TO_THE_END, Piece, dealt_in_turn, part_size, pieces
 from inception_mg.errors import UserError
 from inception_mg.fast.operations import PLAIN, Operations
 
 MAX_SKIPPED_IN_A_ROW = 1000  # So that a set without one readable image ends instead of spinning.
 _READ_AHEAD = 4  # Batches made ahead of the step.
-_WHOLE_SHARD = -1
 _READER_STRIDE = 2**40  # Images of one reader before its seeds run into the next reader's.
 
 # Turns (number of the record in the stream, serialized record) into (image, label, filename).
@@ -47,26 +48,33 @@ Prepare = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor
 
 
 def training_dataset(paths: Sequence[str], num_records: int, *, data: DataConfig, batch_size: int = 0,
-                     first_shard: int = 0, num_shards: int = 1, num_classes: int = 0,
-                     operations: Operations = PLAIN) -> tf.data.Dataset:
+                     first_shard: int = 0, num_shards: int = 1, num_classes: int = 0, counts: Sequence[int] = (),
+                     batches_done: tf.Tensor | int = 0, operations: Operations = PLAIN) -> tf.data.Dataset:
     """Returns batches of distorted images for ever: this reader's part, shuffled anew each epoch.
 
-    Reader `first_shard` of `num_shards` reads the files first_shard, first_shard + num_shards, ...; with
-    fewer files than readers every num_shards-th record instead. `num_records` counts those of all paths,
-    0 = unknown; `batch_size` 0 = data.batch_size; `num_classes` above 0 refuses records whose label is not in
-    0..num_classes. Elements: images float32 [batch_size, image_size,
-    image_size, 3] in [-1, 1] and labels int32 [batch_size]; batches run on from one epoch into the next.
-    The same data_seed (not 0) gives the same stream, whatever the number of threads; a run that is
-    resumed starts the stream from its beginning.
+    Reader `first_shard` of `num_shards` reads its pieces of the shards (parts.pieces), which depend on nothing
+    else. `num_records` counts those of all paths, 0 = unknown, for which whole shards are dealt; `counts` those of
+    each, () = dealt in turn. `batch_size` 0 = data.batch_size; `num_classes` above 0 refuses records whose label is
+    not in 0..num_classes. Elements: images float32 [batch_size, image_size, image_size, 3] in [-1, 1] and labels int32
+    [batch_size]; batches run on from one epoch into the next.
+
+    The same data_seed (not 0) and num_readers give the same stream, whatever the number of threads. batches_done, an
+    int64 scalar that is read when the stream starts: where in it to start, so that a resumed run, or a session that
+    begins again, goes on in the order where it was. It reads on to there without decoding. Without a data_seed such a
+    stream begins with a new order instead.
 
     Raises UserError if this reader's part holds no record.
     """
-    _check_part(paths, num_records, first_shard, num_shards)
+    num_records = num_records or len(paths)
+    mine = _my_pieces(paths, counts or dealt_in_turn(num_records, max(1, len(paths))), first_shard, num_shards)
+    size = part_size(sum(counts) or num_records, first_shard, num_shards)
     seed = data.data_seed or int.from_bytes(os.urandom(4), 'little') // 2 + 1
-    records = _shuffled_records(paths, num_records, data, seed, first_shard, num_shards)
-    images = _prepare_all(records.repeat(), _training_function(data, seed, first_shard, operations),
+    batch_size = batch_size or data.batch_size
+    done = tf.cast(batches_done, tf.int64) * batch_size
+    records = _shuffled_epochs(mine, size, data, seed, done).enumerate(done)
+    images = _prepare_all(records, _training_function(data, seed, first_shard, operations),
                           data.num_preprocess_threads, data.skip_damaged_records, num_classes)
-    batches = images.map(_without_filename).batch(batch_size or data.batch_size, drop_remainder=True)
+    batches = images.map(_without_filename).batch(batch_size, drop_remainder=True)
     return _with_order(_never_empty(batches).prefetch(_READ_AHEAD), fixed=bool(data.data_seed))
 
 
@@ -80,71 +88,77 @@ def evaluation_dataset(paths: Sequence[str], *, image_size: int, batch_size: int
     as in training_dataset. `num_records` above 0: a line on stderr says if it ends with fewer. Raises UserError
     without any record.
     """
-    _check_part(paths, 0, 0, 1)
+    mine = _my_pieces(paths, [1] * len(paths), 0, 1)
 
     def prepare(_, serialized: tf.Tensor):
         record = parse_example(serialized)
         image = distortions.preprocess_for_evaluation(record.encoded, image_size)
         return image, record.label, record.filename
 
-    records = _read(_files(paths, skip_damaged_records), num_readers=1)
+    records = _read(_files(mine, skip_damaged_records), num_readers=1).enumerate()
     images = _prepare_all(records, prepare, num_preprocess_threads, skip_damaged_records, num_classes)
     images = images.take(num_examples if num_examples > 0 else -1)
     expected = min(num_records, num_examples) if num_examples > 0 else num_records
     return _with_order(_never_empty(images.batch(batch_size), expected).prefetch(_READ_AHEAD), fixed=True)
 
 
-def _check_part(paths: Sequence[str], num_records: int, first_shard: int, num_shards: int) -> None:
+def _my_pieces(paths: Sequence[str], counts: Sequence[int], part: int, parts: int) -> list[Piece]:
     """Raises UserError where a reader would wait for ever for the first record of its part."""
     if not paths:
         raise UserError('no shards to read: check --data_dir')
-    if len(paths) < num_shards and 0 < num_records < num_shards:
-        raise UserError(f'{name_of(paths)}: {num_records} records are not enough for {num_shards} readers')
-    mine = _part(paths, first_shard, num_shards)
-    if all(os.path.isfile(path) and not os.path.getsize(path) for path in mine):
-        raise UserError(f'{name_of(mine)}: no record for reader {first_shard} of {num_shards}: '
+    if sum(counts) < parts:
+        raise UserError(f'{name_of(paths)}: {sum(counts)} records are not enough for {parts} readers')
+    mine = pieces(paths, counts, part, parts)
+    if all(os.path.isfile(piece.path) and not os.path.getsize(piece.path) for piece in mine):
+        raise UserError(f'{name_of([piece.path for piece in mine])}: no record for reader {part} of {parts}: '
                         'build the data set with fewer or fuller shards')
-    check_kinds(mine)
+    check_kinds([piece.path for piece in mine])
+    return mine
 
 
-def _part(paths: Sequence[str], first_shard: int, num_shards: int) -> Sequence[str]:
-    """Returns the files that a reader opens: its own, or all if there are not enough to go round."""
-    return paths if len(paths) < num_shards else paths[first_shard::num_shards]
-
-
-def _shuffled_records(paths: Sequence[str], num_records: int, data: DataConfig, seed: int,
-                      first_shard: int, num_shards: int) -> tf.data.Dataset:
-    mine = _part(paths, first_shard, num_shards)
+def _shuffled_epochs(mine: Sequence[Piece], size: int, data: DataConfig, seed: int, done: tf.Tensor
+                     ) -> tf.data.Dataset:
+    """Epoch after epoch of `size` records, each in an order of its own that follows from the seed and its number; begun
+    after `done` records, or without a data_seed with an order that no session had before."""
     files = _files(mine, data.skip_damaged_records)
-    if len(paths) < num_shards:
-        # All readers must number the records alike, so the order of the files stays as it is.
-        records = _read(files, data.num_readers).shard(num_shards, first_shard)
-    else:
-        records = _read(files.shuffle(len(mine), seed=seed), data.num_readers)
-    buffer = 1024 * data.input_queue_memory_factor
-    return records.shuffle(min(buffer, num_records or buffer), seed=seed)
+    first, skipped = (done // size, done % size) if data.data_seed else (done, tf.constant(0, tf.int64))
+    buffer = min(1024 * data.input_queue_memory_factor, size)
+
+    def epoch(number: tf.Tensor) -> tf.data.Dataset:
+        order = seed + number
+        records = _read(files.shuffle(len(mine), order, reshuffle_each_iteration=False), data.num_readers)
+        records = records.shuffle(buffer, order, reshuffle_each_iteration=False)
+        return records.skip(tf.where(tf.equal(number, first), skipped, 0))
+
+    # Without one record there is no epoch, so that this ends instead of looking for ever.
+    return _read(files, 1).take(1).flat_map(plain(lambda *_: tf.data.Dataset.range(first, tf.int64.max).flat_map(
+        plain(epoch))))
 
 
-def _files(paths: Sequence[str], skip_damaged_records: bool) -> tf.data.Dataset:
-    """Returns (path, number of records to read); reports the damaged shards, if they are to be skipped."""
+def _files(mine: Sequence[Piece], skip_damaged_records: bool) -> tf.data.Dataset:
+    """Returns (path, first record, end of the records to read); reports the damaged shards, if they are to be
+    skipped."""
+    paths = [piece.path for piece in mine]
     damaged = count_damage(paths) if skip_damaged_records else []
     if damaged:
         print(f'input: {len(damaged)} damaged shard{"s" if len(damaged) > 1 else ""}:', '; '.join(
             f'{path}, skipped from record {good} on ({reason})' for path, good, reason in damaged),
             file=sys.stderr, flush=True)
-    limits = {path: good for path, good, _ in damaged}
-    if skip_damaged_records and not any(limits.get(path, os.path.getsize(path)) for path in paths):
+    sound = {path: good for path, good, _ in damaged}
+    if skip_damaged_records and not any(sound.get(path, os.path.getsize(path)) for path in paths):
         raise UserError(f'{name_of(paths)}: {NO_RECORD}: build the shards again')
-    return tf.data.Dataset.from_tensor_slices(
-        (list(paths), tf.constant([limits.get(path, _WHOLE_SHARD) for path in paths], tf.int64)))
+    ends = [min(tf.int64.max if count == TO_THE_END else first + count, sound.get(path, tf.int64.max))
+            for path, first, count in mine]
+    return tf.data.Dataset.from_tensor_slices((
+        paths, tf.constant([piece.first for piece in mine], tf.int64), tf.constant(ends, tf.int64)))
 
 
 def _read(files: tf.data.Dataset, num_readers: int) -> tf.data.Dataset:
     """Returns (serialized record, path, number of the record in its shard) of all files, in a fixed order."""
-    def read(path: tf.Tensor, limit: tf.Tensor) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(path).take(limit)
+    def read(path: tf.Tensor, first: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(path).take(end).skip(first)
         return tf.data.Dataset.zip((records, tf.data.Dataset.from_tensors(path).repeat(),
-                                    tf.data.Dataset.range(tf.int64.max)))
+                                    tf.data.Dataset.range(first, tf.int64.max)))
 
     return files.interleave(plain(read), cycle_length=num_readers, num_parallel_calls=num_readers,
                             deterministic=True)
@@ -168,7 +182,7 @@ def _training_function(data: DataConfig, seed: int, first_shard: int, operations
 
 def _prepare_all(records: tf.data.Dataset, prepare: Prepare, num_threads: int,
                  skip_damaged_records: bool, num_classes: int) -> tf.data.Dataset:
-    """Returns (image, label, filename) of each record; of each that is not damaged, if told to skip."""
+    """Returns (image, label, filename) of each (number, record); of each that is not damaged, if told to skip."""
     def prepare_checked(index: tf.Tensor, record: tuple):
         image, label, filename = prepare(index, record[0])
         with tf.control_dependencies([_check_label(label, record, num_classes)]):
@@ -177,7 +191,6 @@ def _prepare_all(records: tf.data.Dataset, prepare: Prepare, num_threads: int,
     def has_wrong_label(index: tf.Tensor, record: tuple) -> tf.Operation:
         return tf.debugging.Assert(~_is_label(parse_example(record[0]).label, num_classes), ['its label is right'])
 
-    records = records.enumerate()
     if not skip_damaged_records:
         return records.map(plain(prepare_checked), num_parallel_calls=num_threads)
 

@@ -18,7 +18,7 @@ from inception_mg.paths import made_up_classes
 from inception_mg.placement import Tower
 from inception_mg.run_dir import model_card
 from inception_mg.training.devices import bfloat16_hint
-from inception_mg.training.task import Task
+from inception_mg.training.task import DatasetFor, Task
 
 MADE_UP_HINT = ('made-up images are for trying devices, wires and restarts: the weights will be worth nothing, and '
                 'no time goes into reading')
@@ -82,11 +82,15 @@ def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
     source = open_training_data(data)
     classes, net = source.info.classes, network(model.model)
 
-    def dataset_for(part: int, parts: int, batch_size: int) -> tf.data.Dataset:
-        if not source.paths:
-            return made_up_batches(batch_size, data.image_size, len(classes), part)
-        return training_dataset(source.paths, source.num_examples, data=data, batch_size=batch_size,
-                                first_shard=part, num_shards=parts, num_classes=len(classes), operations=operations)
+    def dataset_from(batches_done: tf.Tensor | int) -> DatasetFor:
+        def dataset_for(part: int, parts: int, batch_size: int) -> tf.data.Dataset:
+            if not source.paths:
+                return made_up_batches(batch_size, data.image_size, len(classes), part)
+            return training_dataset(
+                source.paths, source.num_examples, data=data, batch_size=batch_size, first_shard=part, num_shards=parts,
+                num_classes=len(classes), counts=source.info.records_of('train', len(source.paths)),
+                batches_done=batches_done, operations=operations)
+        return dataset_for
 
     def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
         return classification_loss(*batch, source.info.num_outputs, model, tower.branches, tower.stages,
@@ -95,7 +99,8 @@ def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
     hints = [bfloat16_hint(model.compute_dtype), '' if source.paths else MADE_UP_HINT]
     card = model_card.make_card(data, model, classes)
     return Task(
-        dataset_for, loss_for, source.num_examples, data.batch_size, optimizer, operations=operations,
+        dataset_from(0), loss_for, source.num_examples, data.batch_size, optimizer, operations=operations,
+        dataset_from=dataset_from,
         frozen=net.scopes_below(model.freeze_below), scale_loss=model.compute_dtype == 'float16',
         title=f'{net.title}, width {model.width:g}, {data.image_size} x {data.image_size}, {model.compute_dtype}',
         source=source.summary, notes=tuple(filter(None, hints)),

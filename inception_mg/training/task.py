@@ -39,6 +39,8 @@ class Task:
 
     dataset_for(part, parts, batch_size): batches of the part-th of `parts` equal parts of the examples, for ever. A
         batch is a tensor or any structure of tensors (a tuple, a dictionary) with as many examples in each.
+    dataset_from(batches_done): the dataset_for whose streams go on where each reader has made so many batches (int64
+        scalar, read when a session begins); None: each session begins dataset_for's stream anew.
     loss_for(batch, tower): builds one copy of the model on its share of a batch: a float32 scalar, or a TowerLoss. Its
         variables are made by tf.compat.v1.get_variable. tower: see placement.Tower; most models leave it alone.
     num_examples: of one epoch. batch_size: examples per step of one process, a multiple of its towers.
@@ -60,6 +62,7 @@ class Task:
     batch_size: int
     optimizer: OptimizerConfig = OptimizerConfig()
     make_optimizer: MakeOptimizer | None = None
+    dataset_from: Callable[[tf.Tensor], DatasetFor] | None = None
     operations: Operations | None = None
     plain: Callable[[], 'Task'] | None = None
     frozen: tuple[str, ...] = ()

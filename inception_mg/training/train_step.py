@@ -55,9 +55,11 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     with variables.on(host):
         global_step = v1.train.create_global_step()
         loss_scale = LossScale() if task.scale_loss else None
+        batches_done = global_step.read_value() * aggregated // readers  # Of each reader, in the updates so far.
 
     # 1. Every host reads its part of the data.
-    batches, starts = towers.read_batches(placement, lambda host, hosts, size: task.dataset_for(
+    dataset_for = task.dataset_from(batches_done) if task.dataset_from else task.dataset_for
+    batches, starts = towers.read_batches(placement, lambda host, hosts, size: dataset_for(
         reader * hosts + host, readers * hosts, size), task.batch_size)
     # 2. Every tower computes its loss and its gradients.
     strategy.learn(task, batches[0], placement.towers[0])

@@ -11,6 +11,7 @@ from PIL import Image
 from inception_mg.config import DataConfig
 from inception_mg.data import damage, input_pipeline
 from inception_mg.data.example import build_example
+from inception_mg.data.parts import part_size
 from inception_mg.errors import UserError
 
 SIZE = 80
@@ -84,14 +85,43 @@ def test_in_every_epoch_each_image_is_seen_by_exactly_one_reader(tmp_path, examp
     paths = _shards(tmp_path, examples, shards)
     epochs = [[], []]
     for reader in range(readers):
-        # Whole shards where there are enough, else every n-th record; record i is in shard i % shards.
-        parts = range(reader, shards, readers) if shards >= readers else [reader]
-        count = sum(len(examples[part::max(shards, readers)]) for part in parts)
-        seen = _labels(_training(paths, len(examples), 2 * count, _data(), batch_size=1,
-                                 first_shard=reader, num_shards=readers))
+        count = part_size(22, reader, readers)
+        assert 22 // readers <= count <= 22 // readers + 1
+        seen = _labels(_training(paths, 22, 2 * count, _data(num_readers=1 + reader), batch_size=1,
+                                 first_shard=reader, num_shards=readers))  # Readers may differ in num_readers.
         epochs[0] += seen[:count]
         epochs[1] += seen[count:]
     assert [sorted(epoch) for epoch in epochs] == [list(range(22))] * 2
+
+
+@pytest.mark.parametrize('done', [3, 10, 11, 14])
+def test_a_stream_goes_on_where_it_was(tmp_path, examples, done):
+    paths = _shards(tmp_path, examples, 3)
+    data = _data(batch_size=2, distort=True)
+    whole, rest = _training(paths, 22, 17, data), _training(paths, 22, 17 - done, data, batches_done=done)
+    for expected, found in zip(whole[done:], rest, strict=True):
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+
+
+def test_where_a_stream_begins_is_read_when_it_begins(tmp_path, examples):
+    """A session that begins again in the same graph: with a seed it goes on, without one it has a new order."""
+    paths = _shards(tmp_path, examples, 2)
+    seen = {}
+    for seed in (5, 0):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            step = tf.compat.v1.get_variable('step', initializer=tf.constant(0, tf.int64), use_resource=True)
+            dataset = input_pipeline.training_dataset(paths, 22, data=_data(batch_size=11, data_seed=seed),
+                                                      batches_done=step.read_value())
+            iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+            batch = iterator.get_next()
+            seen[seed] = []
+            for at in (0, 0, 1):
+                session.run(step.assign(at) if at else step.initializer)
+                session.run(iterator.initializer)
+                seen[seed].append([session.run(batch)[1].tolist() for _ in range(2)])
+    assert seen[5][0] == seen[5][1] and seen[5][2][0] == seen[5][0][1]
+    assert sorted(sum(seen[0][2], [])) == list(range(22)) and seen[0][2] != seen[0][0]
 
 
 def test_images_of_a_batch_differ_and_belong_to_their_labels(tmp_path, examples):
@@ -101,11 +131,11 @@ def test_images_of_a_batch_differ_and_belong_to_their_labels(tmp_path, examples)
         np.testing.assert_allclose(images.mean((1, 2, 3)), labels * 4 / 127.5 - 1, atol=0.01)
 
 
-def test_a_reader_with_one_image_goes_on_as_long_as_the_others(tmp_path, examples):
+def test_shards_of_any_size_are_dealt_evenly_and_for_ever(tmp_path, examples):
     paths = [_write(tmp_path / 'train-00000-of-00002', examples[1:]), _write(tmp_path / 'train-00001-of-00002',
                                                                              examples[:1])]
-    for reader, labels in ((0, set(range(1, 22))), (1, {0})):
-        batches = _training(paths, 22, 20, _data(batch_size=4), first_shard=reader, num_shards=2)
+    for reader, labels in ((0, set(range(1, 12))), (1, {0, *range(12, 22)})):
+        batches = _training(paths, 22, 20, _data(batch_size=4), first_shard=reader, num_shards=2, counts=[21, 1])
         assert len(batches) == 20 and set(_labels(batches)) == labels
 
 
@@ -173,11 +203,11 @@ def test_no_shards_or_only_empty_ones_are_refused(tmp_path, examples):
     assert len(_labels(_training([empty, full], 22, 2, _data(batch_size=11)))) == 22
 
 
-def test_as_many_shards_as_readers_need_not_all_be_full(tmp_path, examples):
-    paths = [_write(tmp_path / 'full', examples[:1]), _write(tmp_path / 'empty', [])]
-    assert _labels(_training(paths, 1, 2, _data(batch_size=1), num_shards=2)) == [0, 0]
-    with pytest.raises(UserError, match='empty.*reader 1 of 2'):
-        input_pipeline.training_dataset(paths, 1, data=_data(), first_shard=1, num_shards=2)
+def test_an_empty_shard_is_nobodys_part(tmp_path, examples):
+    paths = [_write(tmp_path / 'empty', []), _write(tmp_path / 'full', examples[:2])]
+    for reader in range(2):
+        assert _labels(_training(paths, 2, 2, _data(batch_size=1), counts=[0, 2], first_shard=reader,
+                                 num_shards=2)) == [reader] * 2
 
 
 def _failure(paths, data: DataConfig, steps: int = 50) -> UserError:
@@ -294,8 +324,8 @@ def test_a_label_that_is_none_is_named_or_skipped(tmp_path, examples, capfd, lab
 
 def test_a_reader_whose_part_is_empty_fails_instead_of_ending(tmp_path, examples):
     paths = [_write(tmp_path / 'shard', examples[:1])]
-    with pytest.raises(tf.errors.InvalidArgumentError) as caught:  # The number of records is not known.
-        _training(paths, 0, 1, _data(batch_size=1), first_shard=1, num_shards=2)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:  # dataset.json counts one too many.
+        _training(paths, 2, 1, _data(batch_size=1), first_shard=1, num_shards=2)
     assert 'not one readable record' in str(damage.explain_input_error(caught.value, paths))
 
 

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy_model
 
-from inception_mg.placement import Placement, Tower, in_graph, multi_gpu
+from inception_mg.placement import Placement, Tower, in_graph, multi_gpu, one_device
+from inception_mg.training.task import Task
 from inception_mg.training.towers import Variables, read_batches
+from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
 D = [f'/device:CPU:{number}' for number in range(4)]
@@ -80,3 +83,21 @@ def test_variables_go_to_the_ps_by_size_and_hosts_read_once():
 def test_other_lists_of_variable_devices_are_refused(devices):
     with pytest.raises(ValueError, match='variables must be on'):
         Variables(devices)
+
+
+@pytest.mark.parametrize('readers, aggregated, done', [(1, 1, 7), (3, 1, 2), (3, 3, 7), (3, 2, 4)])
+def test_a_session_that_begins_tells_its_readers_how_far_they_were(readers, aggregated, done):
+    def dataset_from(batches_done):
+        def dataset_for(part, parts, batch_size):
+            inputs, targets = toy_model.data(batch_size)
+            return tf.data.Dataset.from_tensors((inputs, targets + tf.cast(batches_done, tf.float32))).repeat()
+        return dataset_for
+
+    with tf.Graph().as_default(), v1.Session() as session:
+        task = Task(dataset_from(0), toy_model.toy_loss, 8, 8, make_optimizer=toy_model.make_optimizer,
+                    dataset_from=dataset_from)
+        step = build_train_step(one_device(), task, readers=readers, aggregated=aggregated)
+        session.run(v1.global_variables_initializer())
+        session.run(step.global_step.assign(7))
+        session.run(step.start_input)
+        np.testing.assert_allclose(session.run(step.batch[1]), toy_model.data(8)[1] + done)
