@@ -70,6 +70,7 @@ def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     was lost.
     """
     machine = own_machine(devices, options)
+    run = train.with_epochs(run, task.optimizer, task.num_examples, task.batch_size)
     train.make_directory(run.train_dir, 'train_dir')
     stopper = Stopper()
     with run_state.announced(run.train_dir, taken=EXIT_RETRY), stopper.listening(), explaining_loss(cluster):

@@ -63,6 +63,7 @@ def run_worker(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     mend, with EXIT_RETRY when the rest of the cluster was lost.
     """
     aggregated = aggregated_replicas(cluster, config)
+    run = train.with_epochs(run, task.optimizer, task.num_examples, task.batch_size * aggregated)
     machine = cluster_machine(cluster, local_machine(devices), config.wire_dtype, config.prefetch_variables)
     announced = contextlib.nullcontext()
     if cluster.is_chief:

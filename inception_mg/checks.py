@@ -12,6 +12,8 @@ from inception_mg.config import (
     MINIMUM_IMAGE_SIZE,
     MODELS,
     ON_BAD_IMAGE,
+    OPTIMIZERS,
+    SCHEDULES,
     SOURCES,
     WAYS,
     WIRE_DTYPES,
@@ -111,7 +113,20 @@ def check_run(run: RunConfig, optimizer: OptimizerConfig, writes: bool = True) -
         raise FlagError(f'--initial_learning_rate={optimizer.initial_learning_rate} is negative')
     if not optimizer.num_epochs_per_decay > 0:
         raise FlagError(f'--num_epochs_per_decay={optimizer.num_epochs_per_decay:g} must be above 0')
-    _share('moving_average_decay', optimizer.moving_average_decay, zero=True)
+    _check_optimizer(optimizer)
+
+
+def _check_optimizer(optimizer: OptimizerConfig) -> None:
+    _one_of('optimizer', optimizer.optimizer, OPTIMIZERS)
+    _one_of('schedule', optimizer.schedule, SCHEDULES)
+    for name in ('warmup_epochs', 'num_epochs', 'clip_norm'):
+        _at_least(name, getattr(optimizer, name), 0)
+    if optimizer.schedule == 'cosine' and not optimizer.num_epochs:
+        raise FlagError('--schedule=cosine ends at --num_epochs: say how many')
+    if not optimizer.adam_epsilon > 0:
+        raise FlagError(f'--adam_epsilon={optimizer.adam_epsilon:g} must be above 0')
+    for name in ('moving_average_decay', 'momentum', 'adam_beta1', 'adam_beta2'):
+        _share(name, getattr(optimizer, name), zero=True)
 
 
 def check_cluster(cluster: ClusterConfig) -> None:

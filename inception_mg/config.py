@@ -13,6 +13,8 @@ IMAGE_SIZE = {'inception_v3': 299, 'resnet_v1_50': 224}  # Of the published figu
 MINIMUM_IMAGE_SIZE = {'inception_v3': 75, 'resnet_v1_50': 32}  # Below, the last grid has nothing to see.
 COMPUTE_DTYPES = ('float32', 'bfloat16', 'float16')
 WIRE_DTYPES = ('float32', 'bfloat16')
+OPTIMIZERS = ('rmsprop', 'momentum', 'adam', 'sgd')
+SCHEDULES = ('staircase', 'cosine', 'constant')
 ON_BAD_IMAGE = ('skip', 'fail')
 SPLITS = ('', 'branches', 'stages')
 WAYS = ('one_device', 'multi_gpu', 'split_model', 'in_graph', 'between_graph')
@@ -111,15 +113,29 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """RMSProp, its schedule and the moving averages of the weights."""
+    """The optimizer, its schedule and the moving averages of the weights."""
 
-    initial_learning_rate: float = option(0.1, 'Learning rate of the first step.')
+    optimizer: str = option('rmsprop', 'What makes updates of gradients; the release has rmsprop.', OPTIMIZERS)
+    initial_learning_rate: float = option(0.1, 'Learning rate of the first step (after the warm-up).')
+    schedule: str = option(
+        'staircase', 'How the learning rate goes on: staircase, as in the release; cosine, to 0 at --num_epochs; or '
+        'constant.', SCHEDULES)
     num_epochs_per_decay: float = option(
-        30.0, 'Epochs (of images consumed) after which the learning rate decays.')
+        30.0, 'Epochs (of images consumed) after which the learning rate decays, in the staircase.')
     learning_rate_decay_factor: float = option(0.16, 'Factor of each learning-rate decay.')
+    warmup_epochs: float = option(0.0, 'Epochs in which the learning rate rises to its first value.')
+    num_epochs: float = option(
+        0.0, 'Stop after so many epochs (of images consumed), or at --max_steps if that is sooner. 0 = at --max_steps.')
+    clip_norm: float = option(
+        0.0, 'Scale the gradients of an update down together where their global norm is above this; 0 = never. Under '
+        '--sync that of the averaged gradient.')
+    momentum: float = option(0.9, 'Momentum of --optimizer=momentum.')
     rmsprop_decay: float = option(0.9, 'Decay of the squared gradients.')
-    rmsprop_momentum: float = option(0.9, 'Momentum.')
+    rmsprop_momentum: float = option(0.9, 'Momentum of RMSProp.')
     rmsprop_epsilon: float = option(1.0, 'Added to the mean of the squared gradients.')
+    adam_beta1: float = option(0.9, 'Decay of Adam\'s mean gradient.')
+    adam_beta2: float = option(0.999, 'Decay of Adam\'s mean squared gradient.')
+    adam_epsilon: float = option(1e-8, 'Added to the root of that.')
     moving_average_decay: float = option(
         0.9999, 'Decay of the averages that evaluation uses; use 0.99 for runs of a few hundred steps.')
 
@@ -148,6 +164,9 @@ class RunConfig:
     """How long to train, and what to leave in the training directory."""
 
     train_dir: str = option('', 'Checkpoints and summaries; training resumes from what is in it.')
+    seed: int = option(
+        0, 'Seed of the initial weights, dropout and (if --data_seed says nothing else) the images\' order and '
+        'distortions: on one device two runs with one seed are equal. 0 = new each time.')
     max_steps: int = option(10000000, 'Stop when global_step reaches this.')
     log_every_steps: int = option(10, 'Steps between two status lines.')
     trace_step: int = option(

@@ -29,7 +29,7 @@ def main() -> int:
         from inception_mg.fast.choice import operations_for
         from inception_mg.training.image_task import image_task
         from inception_mg.training.train import train_here
-    task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print))
+    task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print), run.seed)
     signal_name = train_here(task, devices, run)
     return EXIT_SIGTERM if signal_name else 0
 

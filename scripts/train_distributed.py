@@ -49,7 +49,7 @@ def main() -> int:
         from dist.worker import run_worker
         from inception_mg.fast.choice import operations_for
         from inception_mg.training.image_task import image_task
-    task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print))
+    task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print), run.seed)
     return run_worker(cluster, task, devices, run, settings)
 
 

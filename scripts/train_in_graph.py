@@ -53,7 +53,7 @@ def main() -> int:
         from inception_mg.fast.choice import operations_for
         from inception_mg.training.image_task import image_task, open_training_data
     if cluster.is_chief:
-        task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print))
+        task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print), run.seed)
         return in_graph.run_client(cluster, task, devices, run, options, settings)
     if cluster.job == 'worker':
         print(f'data       {open_training_data(data).summary}')

@@ -1,5 +1,6 @@
 """The task of the programs: a network of model/ on the records of an image data set."""
 
+import dataclasses
 import zlib
 from typing import NamedTuple
 
@@ -73,12 +74,14 @@ def synthetic_task(images_per_step: int, image_size: int, num_classes: int, mode
                       f'{image_size} x {image_size}, {model.compute_dtype}')
 
 
-def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, operations: Operations = PLAIN
-               ) -> Task:
+def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig, operations: Operations = PLAIN,
+               seed: int = 0) -> Task:
     """The training of `model` on the records in data.data_dir; UserError when they are not there.
 
-    On images of the right size that are made up, where it is synthetic:1000 (classes).
+    On images of the right size that are made up, where it is synthetic:1000 (classes). seed: see Task; also that of the
+    images where data has none.
     """
+    data = dataclasses.replace(data, data_seed=data.data_seed or seed)
     source = open_training_data(data)
     classes, net = source.info.classes, network(model.model)
 
@@ -100,7 +103,7 @@ def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
     card = model_card.make_card(data, model, classes)
     return Task(
         dataset_from(0), loss_for, source.num_examples, data.batch_size, optimizer, operations=operations,
-        dataset_from=dataset_from,
+        dataset_from=dataset_from, seed=seed,
         frozen=net.scopes_below(model.freeze_below), scale_loss=model.compute_dtype == 'float16',
         title=f'{net.title}, width {model.width:g}, {data.image_size} x {data.image_size}, {model.compute_dtype}',
         source=source.summary, notes=tuple(filter(None, hints)),

@@ -1,36 +1,37 @@
-"""RMSProp with its schedule, and the moving averages that follow it."""
+"""The optimizer, and the moving averages that follow it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig
 from inception_mg.fast.operations import PLAIN, Operations
+from inception_mg.training.clipping import ClippedOptimizer
 from inception_mg.weights.checkpoints import AVERAGE
 
 v1 = tf.compat.v1
 GradientsAndVariables = Iterable[tuple[tf.Tensor, tf.Variable]]
 
 
-def build_learning_rate(config: OptimizerConfig, global_step: tf.Variable, images_per_update: int,
-                        num_examples: int) -> tf.Tensor:
-    """Staircase exponential decay by epochs of images actually consumed.
+def build_optimizer(config: OptimizerConfig, learning_rate: tf.Tensor, operations: Operations = PLAIN,
+                    make: Callable[[OptimizerConfig, tf.Tensor], v1.train.Optimizer] | None = None
+                    ) -> v1.train.Optimizer | ClippedOptimizer:
+    """The optimizer of the settings, or the one that `make` returns; clipped if they say so.
 
-    images_per_update: images whose gradients enter one update (the towers' of one machine, and in
-    synchronous cluster training those of all aggregated workers). Returns a float32 scalar beside
-    global_step. Rates are those of inception_train.py: 0.1 x 0.16 every 30 epochs.
+    By default RMSProp as inception_train.py has it: decay 0.9, momentum 0.9, epsilon 1.
     """
-    decay_steps = max(1, int(num_examples / images_per_update * config.num_epochs_per_decay))
-    with tf.device(global_step.device):
-        return v1.train.exponential_decay(config.initial_learning_rate, global_step, decay_steps,
-                                          config.learning_rate_decay_factor, staircase=True)
-
-
-def build_optimizer(config: OptimizerConfig, learning_rate: tf.Tensor, operations: Operations = PLAIN
-                    ) -> v1.train.Optimizer:
-    """RMSProp as inception_train.py has it: decay 0.9, momentum 0.9, epsilon 1."""
-    make = operations.make_optimizer or v1.train.RMSPropOptimizer
-    return make(learning_rate, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
+    if make:
+        optimizer = make(config, learning_rate)
+    elif config.optimizer == 'rmsprop':
+        optimizer = (operations.make_optimizer or v1.train.RMSPropOptimizer)(
+            learning_rate, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
+    elif config.optimizer == 'adam':
+        optimizer = v1.train.AdamOptimizer(learning_rate, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
+    elif config.optimizer == 'momentum':
+        optimizer = v1.train.MomentumOptimizer(learning_rate, config.momentum)
+    else:
+        optimizer = v1.train.GradientDescentOptimizer(learning_rate)
+    return ClippedOptimizer(optimizer, config.clip_norm) if config.clip_norm else optimizer
 
 
 class AveragedOptimizer:

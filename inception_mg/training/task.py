@@ -44,10 +44,11 @@ class Task:
     loss_for(batch, tower): builds one copy of the model on its share of a batch: a float32 scalar, or a TowerLoss. Its
         variables are made by tf.compat.v1.get_variable. tower: see placement.Tower; most models leave it alone.
     num_examples: of one epoch. batch_size: examples per step of one process, a multiple of its towers.
-    optimizer: settings of the schedule, the averages and RMSProp; make_optimizer: another optimizer than RMSProp.
+    optimizer: settings of it, the schedule and the averages; make_optimizer: another one than those it names.
     operations: the faster forms that the step takes; None for those that mg.fit finds (and without it, for plain ones).
         What loss_for builds chooses its own. plain(): this task in plain operations throughout; None where `operations`
         is all there is to change.
+    seed: of initial weights and dropout; 0 = others each time.
     frozen: beginnings of the names of variables that are not trained. scale_loss: for float16.
     title, source: the model and the examples, on the screen. notes: lines that the user should read.
     settings: what must be equal on all workers of a cluster, besides max_steps and what is in this value itself.
@@ -65,6 +66,7 @@ class Task:
     dataset_from: Callable[[tf.Tensor], DatasetFor] | None = None
     operations: Operations | None = None
     plain: Callable[[], 'Task'] | None = None
+    seed: int = 0
     frozen: tuple[str, ...] = ()
     scale_loss: bool = False
     title: str = 'of your own'

@@ -15,6 +15,7 @@ from inception_mg.reasons import reason_of
 from inception_mg.run_dir import run_state
 from inception_mg.training import hooks, summaries
 from inception_mg.training.devices import local_machine
+from inception_mg.training.schedules import describe_schedule, with_epochs
 from inception_mg.training.start import Start, build_saver
 from inception_mg.training.task import Task
 from inception_mg.training.trace import TraceHook
@@ -30,7 +31,7 @@ def train_here(task: Task, devices: DeviceConfig, run: RunConfig, say: Say = pri
 
     Raises UserError for whatever the user can mend: data, flags, checkpoints, a loss that diverged.
     """
-    machine = local_machine(devices)
+    machine, run = local_machine(devices), with_epochs(run, task.optimizer, task.num_examples, task.batch_size)
     make_directory(run.train_dir, 'train_dir')
     with run_state.announced(run.train_dir), tf.Graph().as_default():
         step = build_train_step(machine.placement, task)
@@ -138,7 +139,6 @@ def start_lines(placement: Placement, task: Task, step: TrainStep, aggregated: i
     weights = sum(variable.shape.num_elements() for _, variable in step.gradients)
     towers, images = len(placement.towers), task.batch_size * aggregated
     per_epoch = task.num_examples / images
-    rate, factor = task.optimizer.initial_learning_rate, task.optimizer.learning_rate_decay_factor
     place = describe(placement)
     return [
         f'data       {task.source or f"{task.num_examples} examples"}',
@@ -147,8 +147,7 @@ def start_lines(placement: Placement, task: Task, step: TrainStep, aggregated: i
         f'placement  {place[0]}', *(f'           {line}' for line in place[1:]),
         f'batch      {images} images per update; here {task.batch_size} = '
         f'{towers} tower{"s" * (towers > 1)} x {task.batch_size // towers}; {per_epoch:.1f} steps per epoch',
-        f'schedule   learning rate {rate:g} x {factor:g} every {task.optimizer.num_epochs_per_decay:g} epochs '
-        f'({int(per_epoch * task.optimizer.num_epochs_per_decay)} steps)']
+        f'schedule   {describe_schedule(task.optimizer, task.num_examples, images)}']
 
 
 def make_directory(path: str, flag: str) -> None:

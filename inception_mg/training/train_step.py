@@ -11,6 +11,7 @@ from inception_mg.placement import Placement
 from inception_mg.training import optimizers, towers
 from inception_mg.training.loss_scale import LossScale
 from inception_mg.training.ps_strategy import LargestFirst
+from inception_mg.training.schedules import build_learning_rate
 from inception_mg.training.task import Task
 
 v1 = tf.compat.v1
@@ -49,6 +50,8 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     if task.batch_size % count:
         raise FlagError(f'--batch_size={task.batch_size} cannot be split evenly over {count} towers')
     host, operations = placement.towers[0].host, task.operations or PLAIN
+    if task.seed:
+        v1.set_random_seed(task.seed + reader)  # Workers begin with the chief's weights, but differ in their dropout.
     strategy = LargestFirst(len(placement.variables))
     variables = towers.Variables(placement.variables, task.frozen, placement.wire_dtype, placement.prefetch,
                                  operations, strategy)
@@ -73,13 +76,11 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     moved = towers.build_statistics_update(statistics, operations)
     if loss_scale:
         gradients = loss_scale.build_unscale(gradients)
-    learning_rate = optimizers.build_learning_rate(
-        task.optimizer, global_step, task.batch_size * aggregated, task.num_examples)
+    learning_rate = build_learning_rate(task.optimizer, global_step, task.batch_size * aggregated, task.num_examples)
     # Statistics are averages already; the 2016 release averages them once more, and so do we. Frozen variables have
     # an average too, which moves towards them: evaluation takes the averages of all.
     averaged = [*variables.trainable, *(s.variable for s in statistics), *variables.frozen]
-    inner = task.make_optimizer(task.optimizer, learning_rate) if task.make_optimizer else optimizers.build_optimizer(
-        task.optimizer, learning_rate, operations)
+    inner = optimizers.build_optimizer(task.optimizer, learning_rate, operations, task.make_optimizer)
     optimizer = optimizers.AveragedOptimizer(inner, task.optimizer.moving_average_decay, averaged, operations)
     optimizer = wrap_optimizer(loss_scale.wrap(optimizer) if loss_scale else optimizer)
     with tf.control_dependencies([moved, learning_rate]):

@@ -95,3 +95,18 @@ def test_made_up_images_need_no_records():
         images, labels = task.dataset_for(0, 1, 4).element_spec
     assert images.shape.as_list() == [4, 64, 64, 3] and labels.dtype == tf.int32
     assert task.title == 'ResNet-50 v1.5, width 0.1, 10 classes, 64 x 64, float32'
+
+
+def test_two_runs_with_one_seed_are_equal_and_one_that_was_interrupted_too(three_classes, tmp_path):
+    """Initial weights, the images' order and distortions, and what a resumed run goes on with; to the bit."""
+    data = DataConfig(data_dir=three_classes, batch_size=4, image_size=64, num_preprocess_threads=2)
+    config = OptimizerConfig(optimizer='adam', initial_learning_rate=0.001, num_epochs=1, schedule='cosine')
+    found = {}
+    for name, stops in (('a', [9]), ('b', [2, 9])):
+        for stop in stops:
+            train_here(image_task(data, MODEL, config, seed=3), DeviceConfig(), RunConfig(
+                train_dir=str(tmp_path / name), max_steps=stop), lambda line: None)
+        reader = tf.train.load_checkpoint(str(tmp_path / name))
+        found[name] = {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
+    assert found['a']['global_step'] == 6  # The end of the epoch.
+    assert all((found['a'][key] == found['b'][key]).all() for key in found['a'])

@@ -3,16 +3,20 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy_model
 from forms import in_both_forms
 
-from inception_mg.config import OptimizerConfig
+from inception_mg.config import OPTIMIZERS, OptimizerConfig, RunConfig
+from inception_mg.placement import Placement, Tower, multi_gpu, one_device
 from inception_mg.training.optimizers import (
     AveragedOptimizer,
     build_averages_update,
-    build_learning_rate,
     build_moves,
     build_optimizer,
 )
+from inception_mg.training.schedules import build_learning_rate, updates_of, with_epochs
+from inception_mg.training.task import Task
+from inception_mg.training.train_step import build_train_step
 
 v1 = tf.compat.v1
 
@@ -47,6 +51,87 @@ def test_the_rate_of_fewer_images_than_an_update_takes_decays_at_each_step(sessi
                                                learning_rate_decay_factor=0.5), step, 32, num_examples=8)
     session.run(v1.global_variables_initializer())
     np.testing.assert_allclose(session.run(rate), 0.1)
+
+
+def test_the_cosine_and_the_warm_up_against_their_formulas(session):
+    config = OptimizerConfig(schedule='cosine', initial_learning_rate=0.4, num_epochs=10, warmup_epochs=2)
+    step = global_step()
+    rate = build_learning_rate(config, step, 50, num_examples=1000)  # 20 updates an epoch.
+    session.run(v1.global_variables_initializer())
+    for at in (0, 19, 39, 40, 100, 199, 200, 300):
+        session.run(step.assign(at))
+        expected = 0.2 * (1 + np.cos(np.pi * min(at, 200) / 200)) * min(1, (at + 1) / 40)
+        np.testing.assert_allclose(session.run(rate), expected, rtol=1e-5, atol=1e-7, err_msg=str(at))
+    constant = build_learning_rate(OptimizerConfig(schedule='constant', initial_learning_rate=0.4), step, 50, 1000)
+    assert session.run(constant) == np.float32(0.4)
+
+
+def test_epochs_end_where_their_images_are_consumed():
+    assert [updates_of(*numbers) for numbers in ((1, 100, 10), (1, 101, 10), (0.5, 100, 10), (0.001, 100, 10))] == [
+        10, 11, 5, 1]
+    run, config = RunConfig(max_steps=30), OptimizerConfig(num_epochs=2)
+    assert with_epochs(run, config, 100, 10).max_steps == 20 and with_epochs(run, config, 100, 5).max_steps == 30
+    assert with_epochs(run, OptimizerConfig(), 100, 10) == run
+
+
+def _steps(session, config: OptimizerConfig, gradients: list[np.ndarray]) -> np.ndarray:
+    """The weights after an update with each gradient, from (1, 2), at rate 0.1."""
+    weight = v1.get_variable('weight', initializer=np.array([1.0, 2.0], np.float32))
+    gradient = v1.placeholder(tf.float32, [2])
+    update = build_optimizer(config, tf.constant(0.1)).apply_gradients([(gradient, weight)], global_step())
+    session.run(v1.global_variables_initializer())
+    for gradient_v in gradients:
+        session.run(update, {gradient: gradient_v})
+    return session.run(weight)
+
+
+GRADIENTS = [np.array([1.0, -3.0]), np.array([0.5, 4.0]), np.array([-2.0, 0.25])]
+
+
+def test_sgd_and_momentum(session):
+    np.testing.assert_allclose(_steps(session, OptimizerConfig(optimizer='sgd'), GRADIENTS),
+                               np.array([1.0, 2.0]) - 0.1 * sum(GRADIENTS), rtol=1e-6)
+    with tf.Graph().as_default(), v1.variable_scope('', use_resource=True), v1.Session() as other:
+        value, velocity = np.array([1.0, 2.0]), 0
+        for gradient in GRADIENTS:
+            velocity = 0.5 * velocity + gradient
+            value = value - 0.1 * velocity
+        found = _steps(other, OptimizerConfig(optimizer='momentum', momentum=0.5), GRADIENTS)
+        np.testing.assert_allclose(found, value, rtol=1e-6)
+
+
+def test_adam(session):
+    value, mean, square = np.array([1.0, 2.0]), 0, 0
+    for step, gradient in enumerate(GRADIENTS, 1):
+        mean, square = 0.8 * mean + 0.2 * gradient, 0.9 * square + 0.1 * gradient ** 2
+        value = value - 0.1 * np.sqrt(1 - 0.9 ** step) / (1 - 0.8 ** step) * mean / (np.sqrt(square) + 0.01)
+    config = OptimizerConfig(optimizer='adam', adam_beta1=0.8, adam_beta2=0.9, adam_epsilon=0.01)
+    np.testing.assert_allclose(_steps(session, config, GRADIENTS), value, rtol=1e-5)
+
+
+@pytest.mark.parametrize('norm', [0.5, 4.0])
+def test_gradients_are_clipped_by_the_norm_of_all(session, norm):
+    """Two variables on two devices, gradients (3, 0) and (0, 4): 5 together."""
+    pairs = []
+    for number, gradient in enumerate(([3.0, 0.0], [0.0, 4.0], [0.0, 0.0])):
+        with tf.device(f'/device:CPU:{number % 2}'):
+            pairs.append((tf.constant(gradient), v1.get_variable(f'w{number}', [2], tf.float32,
+                                                                 v1.zeros_initializer())))
+    with tf.device('/device:CPU:0'):
+        step = global_step()
+    update = build_optimizer(OptimizerConfig(optimizer='sgd', clip_norm=norm), tf.constant(1.0)).apply_gradients(
+        pairs, step)
+    on_two = v1.Session(config=v1.ConfigProto(device_count={'CPU': 2}))
+    with on_two:
+        on_two.run(v1.global_variables_initializer())
+        on_two.run(update)
+        found = np.concatenate(on_two.run([variable for _, variable in pairs]))
+        np.testing.assert_allclose(found, -np.array([3, 0, 0, 4, 0, 0]) * min(1, norm / 5), rtol=1e-6)
+        assert on_two.run(step) == 1
+    crossing = {(node.op.device, operation.device) for operation in session.graph.get_operations()
+                for node in operation.inputs if operation.name.startswith('clip/') and node.op.device
+                and operation.device and node.op.device != operation.device}
+    assert crossing == {('/device:CPU:1', '/device:CPU:0'), ('/device:CPU:0', '/device:CPU:1')}
 
 
 @in_both_forms
@@ -110,3 +195,26 @@ def test_averages_equal_the_stock_class(session, operations):
         session.run(weight.assign_add(tf.ones([4])))
         session.run([ours, theirs])
         np.testing.assert_allclose(session.run(average), session.run(stock.average(weight)), rtol=1e-6)
+
+
+@in_both_forms
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_towers_together_make_the_update_of_one(operations, name):
+    """Clipped, so that each gradient depends on all; 3 steps of 8 examples on 1 device, on 2, and ps beside them."""
+    config = OptimizerConfig(optimizer=name, schedule='constant', initial_learning_rate=0.05, clip_norm=0.3,
+                             moving_average_decay=0.9)
+    devices = [f'/device:CPU:{number}' for number in range(4)]
+    apart = Placement(devices[2:3], tuple(Tower(device, devices[0]) for device in devices[:2]))
+    found = []
+    for placement in (one_device(), multi_gpu(devices[:2]), apart):
+        with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={'CPU': 4})) as session:
+            step = build_train_step(placement, Task(toy_model.dataset_for(8), toy_model.toy_loss, 8, 8, config,
+                                                    operations=operations))
+            session.run(v1.global_variables_initializer())
+            session.run(step.start_input)
+            losses = [session.run([step.train_op, step.loss])[1] for _ in range(3)]
+            found.append([losses, *session.run([variable for _, variable in step.gradients])])
+    assert found[0][0][2] < found[0][0][0]
+    for other in found[1:]:
+        for mine, theirs in zip(found[0], other, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=1e-6)
