@@ -390,7 +390,7 @@ class PlanConfig:
                              'distributed point is off by more than 10 %, or their mean by 4 %.')
     check: str = option('', 'The train_dir of a finished run on a cluster: what it logged beside what is predicted.')
     laboratory: str = option('', 'Run set-ups in a laboratory of machines on this one (Linux), predicted beside '
-                             'measured, and write them to this file.')
+                             'measured, and write them to this file; if it is there already, predict those anew.')
     json: str = option('', 'Write all rows to this file.')
     png: str = option('', 'Draw images/s over workers, a curve per network, to this file.')
     html: str = option('', 'Write a page with sliders, complete in this one file.')

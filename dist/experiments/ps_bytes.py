@@ -74,7 +74,7 @@ def knee(shares: Sequence[int], compute: float, rate: float) -> float:
 def expected(shares: Sequence[int], workers: int, compute: float, rate: float) -> float:
     """Steps per second of all workers, by the planner: they share nothing but the links, which serve one at a time."""
     wire = max(shares) / rate
-    return model.take_turns(workers, lambda worker: compute, wire, wire)[0]
+    return model.take_turns(workers, compute, wire)
 
 
 def moved_here(num_ps: int, workers: int, seconds: float) -> float:

@@ -12,7 +12,6 @@ from inception_mg.files import write_text
 
 VERSION = 1
 TCP_SHARE = 0.94  # Of a wire's bits, what TCP leaves for tensors (1448 of 1538 bytes of each frame).
-TWO_WAY = 0.75  # See model.Link: 0.71 to 0.75 in the laboratory (docs/planner.md).
 ASSUMED_SPREAD = 0.03  # Of a step on machines of their own: between 0.02 and 0.04 in every published table.
 
 
@@ -24,7 +23,7 @@ class Machine:
     speeds: images per GPU and step -> images/s of one GPU (or, without GPUs, of the machine) on its own. cores: of the
     CPU. ps_rate, worker_rate: bytes/s each way that its CPU moves as a ps for all workers, and as a worker, on a wire
     that is never full. own_gbits: of its network in Gbit/s, where that is known. spread: of the seconds of a step.
-    message, update, average, round, shuffled, two_way: see model.Job. input_rate: images/s that it reads and distorts;
+    message, update, average, round, shuffled: see model.Job. input_rate: images/s that it reads and distorts;
     0 = unknown. host_rate, bus_rate, shared_power: of several GPUs, see model.machine_seconds. ranges: figure -> lowest
     and highest that was measured. measured: workers -> images/s that somebody saw. settings: flags that the figures
     depend on. facts: everything else that was seen, in words.
@@ -46,7 +45,6 @@ class Machine:
     round: float = 0.0
     input_rate: float = 0.0
     shuffled: bool = False
-    two_way: float = TWO_WAY
     host_rate: float = 12e9
     bus_rate: float = 12e9
     shared_power: float = 0.0
@@ -109,7 +107,7 @@ def load(path: str) -> Machine:
         usable = (all(isinstance(number, (int, float)) and 0 <= number < float('inf') for number in numbers)
                   and machine.speeds and min(machine.speeds) > 0 and min(machine.speeds.values()) > 0
                   and machine.ps_rate > 0 and machine.worker_rate > 0 and machine.host_rate > 0
-                  and machine.bus_rate > 0 and 0 < machine.two_way <= 1
+                  and machine.bus_rate > 0
                   and sum(variable.macs for variable in machine.variables) > 0)
     except (KeyError, TypeError, ValueError, AttributeError):
         usable = False

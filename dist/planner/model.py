@@ -10,17 +10,17 @@ tells the step. Four things decide it:
   the layers before it are still being differentiated.
 - *The slowest.* A synchronous step lasts as long as its slowest needed worker: the expected maximum of a spread.
 
-Asynchronous workers do not move together. They take turns at the links of the fullest ps, which is simulated: some pull
-while others push, so that both directions are in use.
+Asynchronous workers do not move together. They share the link of the fullest ps at times that chance has set: some pull
+while others push, so that both directions are in use, and some pull at the same time, so that neither is always.
 Seconds, bytes and bytes per second throughout.
 """
 
 import dataclasses
 import functools
-import heapq
+import itertools
 import random
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from dist.planner.networks import Variable
 
@@ -40,7 +40,7 @@ class Job:
     a synchronous update averages. round: seconds of a synchronous update beside all that. bytes_factor: 0.5 where
     bfloat16 crosses. backups: of the workers. slow: how many of the workers take how many times as long. style: '' or
     REPLICATED. shuffled: weights come in no order, as TensorFlow asks for all of them at once (Hashemi et al.,
-    "TicTac", arXiv:1803.03288). two_way: see Link.
+    "TicTac", arXiv:1803.03288).
     """
 
     variables: Sequence[Variable]
@@ -61,7 +61,6 @@ class Job:
     forward: float = FORWARD
     style: str = ''
     shuffled: bool = False
-    two_way: float = 1.0
 
     @property
     def fullest(self) -> int:
@@ -250,102 +249,51 @@ def mean_order(draws: Iterable[Sequence[float]], needed: int) -> float:
 
 # All of them, asynchronous.
 
-def asynchronous(job: Job, seed: int = 0) -> Pace:
-    """Nobody waits for anybody, but all for the two directions of the fullest ps's link."""
+def asynchronous(job: Job) -> Pace:
+    """Nobody waits for anybody, but all share the two directions of the fullest ps's link."""
     loads: dict[int, int] = {}
     for variable, ps in zip(job.variables, job.place, strict=True):
         loads[ps] = loads.get(ps, 0) + variable.bytes
     messages = job.message * job.place.count(max(loads, key=loads.get))
     wire = job.fullest * job.bytes_factor / job.ps_rate + messages
-    # A worker's own link carries what all ps send it together: alone it may fill less than the whole of one of them.
-    most = min(1.0, wire * job.worker_rate / (sum(loads.values()) * job.bytes_factor))
-    chance, (count, factor) = random.Random(seed), job.slow
-    # What a lone worker takes beside the two transfers: computing, less what overlaps with them.
-    alone = {scale: follow(job, scale * job.seconds, 1).pushed - 2 * wire / most for scale in {1.0, factor}}
-
-    def think(worker: int) -> float:
-        own = factor if worker < count else 1.0
-        return alone[own] + own * job.seconds * job.spread * chance.gauss(0, 1)
-
-    rate, staleness = take_turns(job.workers, think, wire, wire + job.fullest * job.update, most, job.two_way)
+    (slow, factor), groups = job.slow, []
+    for count, scale in ((job.workers - slow, 1.0), (slow, factor)):
+        # What a lone worker takes beside its two transfers: computing, and its own link where that is the narrower.
+        groups.append((count, max(0.0, follow(job, scale * job.seconds, 1).pushed - 2 * wire)))
+    rate, staleness = share_links(groups, wire, wire + job.fullest * job.update)
     return Pace(rate * job.images, job.workers / rate, staleness)
 
 
-class Link:
-    """One direction of a ps's link. Whoever came first is served first, at no more than `most` of it (what its own link
-    takes), and the next ones with what is left. two_way: what the link carries while the `opposite` direction is in
-    use, as a share: measured, perhaps since each also carries the other's acknowledgements."""
+def share_links(groups: Sequence[tuple[int, float]], pull: float, push: float) -> tuple[float, float]:
+    """Updates per second and mean staleness of workers that pull, compute and push, over and over, at times that chance
+    has set.
 
-    def __init__(self, most: float = 1.0, two_way: float = 1.0):
-        self._most, self._two_way = most, two_way
-        self._at, self._queue = 0.0, []  # Of [seconds that are left of a transfer, worker].
-        self.opposite: Link | None = None
-
-    def _served(self) -> list[tuple[list, float]]:
-        """The transfers under way and how fast each goes on."""
-        left, found = (self._two_way if self.opposite and self.opposite._queue else 1.0), []
-        for one in self._queue:
-            if left <= 1e-9:
-                break
-            found.append((one, min(self._most, left)))
-            left -= found[-1][1]
-        return found
-
-    def advance(self, now: float) -> None:
-        """Moves what is under way to that time. Both directions are moved before either changes."""
-        for one, speed in self._served():
-            one[0] -= speed * (now - self._at)
-        self._at = now
-
-    def add(self, worker: int, seconds: float) -> None:
-        """A transfer begins that takes so long when it has the link to itself."""
-        self._queue.append([seconds, worker])
-
-    def next(self) -> float:
-        """When the next transfer will be over."""
-        return min((self._at + max(0.0, one[0]) / speed for one, speed in self._served()), default=float('inf'))
-
-    def pop(self) -> int:
-        """Whose transfer is over."""
-        done = min((one for one, _ in self._served()), key=lambda one: one[0])
-        self._queue.remove(done)
-        return done[1]
-
-
-def take_turns(workers: int, think: Callable[[int], float], pull: float, push: float, most: float = 1.0,
-               two_way: float = 1.0, steps: int = 0) -> tuple[float, float]:
-    """Updates per second and mean staleness of workers that pull, think and push, over and over; they begin spread.
-
-    pull, push: seconds that each takes of a link of its own; most, two_way: see Link. steps: of each worker, on average
-    (0: so many that it is steady).
+    groups: (workers, seconds that each spends beside the links). pull, push: seconds that each takes of a direction of
+    the link when it has it to itself; all transfers under way share it. What a worker finds there when it comes is what
+    would be there without it: exact for such links (Reiser and Lavenberg, "Mean-value analysis of closed multichain
+    queuing networks", JACM 1980). So 4 workers that only pull and push make 4/5 of what the two directions would carry:
+    while all pull nobody pushes.
     """
-    down, up, thinking = Link(most, two_way), Link(most, two_way), []
-    down.opposite, up.opposite = up, down
-    whole = think(0) + (pull + push) / most
-    for worker in range(workers):
-        heapq.heappush(thinking, (whole * worker / workers, worker, True))
-    read, version, stale, begun, now = [0] * workers, 0, 0, 0.0, 0.0
-    first = 2 * workers
-    last = first + workers * (steps or max(5, 300 // workers))
-    while version < last:
-        ends = thinking[0][0] if thinking else float('inf'), down.next(), up.next()
-        now = min(ends)
-        down.advance(now)
-        up.advance(now)
-        if ends[0] <= now:
-            _, worker, begins = heapq.heappop(thinking)
-            (down if begins else up).add(worker, pull if begins else push)
-        elif ends[1] <= now:
-            worker = down.pop()
-            read[worker] = version
-            heapq.heappush(thinking, (now + max(0.0, think(worker)), worker, False))
-        else:
-            worker = up.pop()
-            stale += (version - read[worker]) * (version >= first)
-            version += 1
-            begun = now if version == first else begun
-            heapq.heappush(thinking, (now, worker, True))
-    return (last - first) / (now - begun), stale / (last - first)
+    waiting = {(0,) * len(groups): (0.0, 0.0)}  # At each direction, by how many workers of each group there are.
+    for workers in itertools.product(*(range(count + 1) for count, _ in groups)):
+        rates, times = [0.0] * len(groups), [(0.0, 0.0)] * len(groups)
+        for group, (count, (_, beside)) in enumerate(zip(workers, groups, strict=True)):
+            if count:
+                others = waiting[(*workers[:group], count - 1, *workers[group + 1:])]
+                times[group] = pull * (1 + others[0]), push * (1 + others[1])
+                rates[group] = count / max(1e-12, beside + sum(times[group]))
+        waiting[workers] = tuple(sum(rate * own[way] for rate, own in zip(rates, times, strict=True))
+                                 for way in range(2))
+    total = sum(rates)
+    stale = sum(rate * (total - rate / count) * (beside + own[1])
+                for rate, own, (count, beside) in zip(rates, times, groups, strict=True) if count)
+    return total, stale / total
+
+
+def take_turns(workers: int, think: float, wire: float) -> float:
+    """Updates per second of equal workers at links that serve one at a time, as some emulations do: nothing is lost to
+    chance, until a link is full. wire: seconds each way."""
+    return min(workers / (think + 2 * wire), 1 / wire)
 
 
 def predict(job: Job, sync: bool) -> Pace:

@@ -108,8 +108,7 @@ class Planner:
         ps_rate, worker_rate = machine.rates(gbits)
         return Job(self._pieces, self._places[ps], workers, self.seconds(), self.images, ps_rate, worker_rate,
                    machine.spread, machine.message, machine.update, machine.average, machine.round,
-                   question.bytes_factor, backups, question.slow, shuffled=machine.shuffled,
-                   two_way=machine.two_way)
+                   question.bytes_factor, backups, question.slow, shuffled=machine.shuffled)
 
     def pace(self, workers: int, ps: int, gbits: float, backups: int = 0, sync: bool | None = None) -> Pace:
         """Its pace."""

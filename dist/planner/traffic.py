@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import random
 import select
 import statistics
 import subprocess
@@ -28,7 +29,9 @@ from inception_mg.files import write_text
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SECONDS = 1.0   # Of computing in a step.
 SCALE = 8       # Kernels have so many times fewer bytes than those of Inception v3, in the same order.
-STEPS = 7       # Of each set-up that count, about.
+STEPS = 7       # Of each synchronous set-up that count, about.
+STEPS_ASYNC = 24
+SPREAD = 0.1    # Of the seconds of asynchronous workers: chance drives them apart, in 24 steps as in many with less.
 LIMIT = 300.0   # Seconds that a task may take to answer.
 
 
@@ -42,13 +45,12 @@ class SetUp(NamedTuple):
     backups: int = 0
     slow: tuple[int, float] = (0, 1.0)
     seconds: float = SECONDS
-    in_phase: bool = False
 
     @property
     def title(self) -> str:
         """In words."""
         return (f'{self.workers} workers, {self.ps} ps, {self.mbits} Mbit/s, {"sync" if self.sync else "async"}'
-                + ', begun together' * self.in_phase + f', {self.backups} backup' * bool(self.backups)
+                + ', which only pull and push' * (not self.seconds) + f', {self.backups} backup' * bool(self.backups)
                 + f', {self.slow[0]} of them {self.slow[1]:g}x slower' * bool(self.slow[0]))
 
 
@@ -59,7 +61,8 @@ SET_UPS = (
     SetUp(4, 2, 200, sync=False, slow=ONE_SLOW), SetUp(1, 1, 100), SetUp(4, 4, 100), SetUp(8, 4, 200),
     SetUp(8, 4, 200, sync=False), SetUp(2, 1, 200, sync=False), SetUp(8, 2, 500), SetUp(8, 2, 200, sync=False),
     SetUp(8, 1, 1000), SetUp(8, 1, 1000, sync=False), SetUp(4, 1, 200), SetUp(4, 1, 500),
-    SetUp(8, 2, 500, backups=1, slow=ONE_SLOW), SetUp(8, 1, 500, sync=False, in_phase=True))
+    SetUp(8, 2, 500, backups=1, slow=ONE_SLOW), SetUp(4, 1, 500, sync=False, seconds=0.0),
+    SetUp(2, 1, 200, sync=False, seconds=0.0))
 
 
 class Answered(NamedTuple):
@@ -75,13 +78,11 @@ def variables() -> list[Variable]:
             for one in network('inception_v3') if one.macs]
 
 
-def job_of(set_up: SetUp, seconds: float, rate: float, two_way: float = 1.0) -> Job:
-    """What the model is told. seconds: of a step without a wire. rate: bytes/s of a cable; two_way: the share of that
-    which it carries when both directions are in use."""
-    net = variables()
-    return Job(net, placing.largest_first(net, set_up.ps), set_up.workers, seconds, 1, rate, rate, spread=0.0,
-               backups=set_up.backups, slow=set_up.slow, shuffled=True,
-               two_way=two_way)
+def job_of(set_up: SetUp, seconds: float, rate: float) -> Job:
+    """What the model is told. seconds: of a step without a wire. rate: bytes/s of a cable."""
+    net, seconds = variables(), seconds if set_up.seconds else 0.0
+    return Job(net, placing.largest_first(net, set_up.ps), set_up.workers, seconds, 1, rate, rate,
+               spread=0.0, backups=set_up.backups, slow=set_up.slow, shuffled=True)
 
 
 class Tasks:
@@ -116,7 +117,8 @@ class Tasks:
         for name in names:
             lab.slow(name, '')  # Building is not what is measured.
         order = {'do': 'build', 'ps': ps, 'workers': workers, 'sync': set_up.sync,
-                 'needed': set_up.workers - set_up.backups, 'variables': variables()}
+                 'needed': set_up.workers - set_up.backups, 'variables': variables(),
+                 'spread': 0.0 if set_up.sync or set_up.workers == 1 else SPREAD}
         for name in names:
             job = name.rstrip('0123456789')
             index = int(name.removeprefix(job))
@@ -134,10 +136,12 @@ class Tasks:
         slowest = expected * (set_up.slow[1] if not set_up.sync else 1.0)
         now = time.monotonic()
         begin = now + 2.0 + 1.5 * slowest + expected
-        for number, name in enumerate(mine):
-            late = 0.0 if set_up.sync or set_up.in_phase else expected * number / set_up.workers
+        steps = STEPS if set_up.sync or set_up.workers == 1 else STEPS_ASYNC
+        chance = random.Random(count)
+        for name in mine:
+            late = 0.0 if set_up.sync else expected * chance.random()
             self._tell(name, {'do': 'run', 'start': now + late, 'begin': begin,
-                              'deadline': begin + max(8.0, (STEPS + 1) * slowest)})
+                              'deadline': begin + max(8.0, (steps + 1) * slowest)})
         answers = [self._answer(name) for name in mine]
         if set_up.sync:
             chief = answers[0]
@@ -160,18 +164,16 @@ class Tasks:
 
 @dataclasses.dataclass
 class Found:
-    """seconds: of a step without a wire. rates: Mbit/s of a cable -> bytes/s of tensors; two_way: see job_of. rows:
-    set-up, measured and predicted updates/s."""
+    """seconds: of a step without a wire. rates: Mbit/s of a cable -> bytes/s of tensors. rows: set-up, measured and
+    predicted updates/s."""
 
     seconds: float = 0.0
-    two_way: dict[int, float] = dataclasses.field(default_factory=dict)
     rates: dict[int, float] = dataclasses.field(default_factory=dict)
     rows: list[tuple[SetUp, float, float]] = dataclasses.field(default_factory=list)
 
     def lines(self) -> list[str]:
         """A table in Markdown."""
-        cables = ', '.join(f'{mbits} Mbit/s carry {rate / 1e6:.1f} MB/s ({self.two_way.get(mbits, 1):.0%} both ways)'
-                           for mbits, rate in sorted(self.rates.items()))
+        cables = ', '.join(f'{mbits} Mbit/s carry {rate / 1e6:.1f} MB/s' for mbits, rate in sorted(self.rates.items()))
         lines = [f'a step without a wire: {self.seconds:.3f} s; {cables}', '',
                  '| set-up | measured, updates/s | predicted | error |', '|---|---:|---:|---:|']
         lines += [f'| {set_up.title} | {measured:.3f} | {predicted:.3f} | {predicted / measured - 1:+.1%} |'
@@ -180,8 +182,8 @@ class Found:
         return [*lines, '', f'mean {statistics.mean(errors):.1%}, largest {max(errors):.1%}, {len(errors)} set-ups']
 
 
-def run_all(output: str, png: str = '', set_ups: Sequence[SetUp] = SET_UPS) -> Found:
-    """Measures all, prints as it goes, and writes what was found to the file `output`; png: a figure of it."""
+def run_all(output: str, set_ups: Sequence[SetUp] = SET_UPS) -> Found:
+    """Measures all, says so as it goes, and writes what was found to the file `output`."""
     folder = pathlib.Path(f'{output}.logs')
     folder.mkdir(parents=True, exist_ok=True)
     most_ps, most_workers = max(one.ps for one in set_ups), max(one.workers for one in set_ups)
@@ -195,20 +197,21 @@ def run_all(output: str, png: str = '', set_ups: Sequence[SetUp] = SET_UPS) -> F
             for number, set_up in enumerate(set_ups, 1):
                 if set_up.mbits not in found.rates:
                     calibrate_cable(tasks, set_up.mbits, found)
-                pace = model.predict(job_of(set_up, found.seconds, found.rates[set_up.mbits],
-                                            found.two_way[set_up.mbits]), set_up.sync)
-                predicted = pace.images_per_sec / (set_up.workers - set_up.backups if set_up.sync else 1)
-                measured = tasks.measure(set_up, pace.step).rate
+                predicted, step = predict(set_up, found)
+                measured = tasks.measure(set_up, step).rate
                 found.rows.append((set_up, measured, predicted))
                 note(f'[{number}/{len(set_ups)}] {set_up.title}: measured {measured:.3f}, predicted {predicted:.3f} '
                      f'updates/s ({predicted / measured - 1:+.1%})')
                 write(found, output)
         finally:
             tasks.close()
-    if png:
-        draw(found, png)
-    print('\n'.join(found.lines()))
     return found
+
+
+def predict(set_up: SetUp, found: Found) -> tuple[float, float]:
+    """Updates/s, and seconds of a worker's step."""
+    pace = model.predict(job_of(set_up, found.seconds, found.rates[set_up.mbits]), set_up.sync)
+    return pace.images_per_sec / (set_up.workers - set_up.backups if set_up.sync else 1), pace.step
 
 
 def calibrate_cable(tasks: Tasks, mbits: int, found: Found) -> None:
@@ -216,19 +219,28 @@ def calibrate_cable(tasks: Tasks, mbits: int, found: Found) -> None:
     size = sum(one.bytes for one in variables())
     pace = tasks.measure(SetUp(1, 1, mbits, sync=False, seconds=0.0), 2 * size / (mbits * 1.2e5))
     found.rates[mbits] = pace.rate * 2 * size  # It pulls all, then pushes all.
-    # Four that only move: some pull while others push.
-    pace = tasks.measure(SetUp(4, 1, mbits, sync=False, seconds=0.0), size / (mbits * 1.2e5) * 4)
-    found.two_way[mbits] = min(1.0, pace.rate * size / found.rates[mbits])
-    note(f'{mbits} Mbit/s carry {found.rates[mbits] / 1e6:.1f} MB/s one way, {found.two_way[mbits]:.0%} of that in '
-         'each direction when both are in use')
+    note(f'{mbits} Mbit/s carry {found.rates[mbits] / 1e6:.1f} MB/s')
 
 
 def write(found: Found, output: str) -> None:
     """The JSON of what was found so far."""
-    values = {'seconds': found.seconds, 'rates': found.rates, 'two_way': found.two_way, 'rows': [
+    values = {'seconds': found.seconds, 'rates': found.rates, 'rows': [
         {**set_up._asdict(), 'measured': measured, 'predicted': predicted}
         for set_up, measured, predicted in found.rows]}
     write_text(output, json.dumps(values, indent=1) + '\n')
+
+
+def read(path: str) -> Found:
+    """What `write` wrote, predicted anew; UserError where it is none."""
+    try:
+        values = json.loads(pathlib.Path(path).read_text(encoding='utf-8'))
+        found = Found(float(values['seconds']), {int(mbits): float(rate) for mbits, rate in values['rates'].items()})
+        for row in values['rows']:
+            set_up = SetUp(**{name: row[name] for name in SetUp._fields} | {'slow': tuple(row['slow'])})
+            found.rows.append((set_up, float(row['measured']), predict(set_up, found)[0]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f'--laboratory={path} is not what an earlier run wrote: remove it to measure anew') from error
+    return found
 
 
 def draw(found: Found, output: str) -> None:

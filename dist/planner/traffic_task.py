@@ -7,6 +7,7 @@ own, for servers cannot be stopped.
 """
 
 import json
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,22 +32,28 @@ LEAST = 0.02  # Of a step's computing: shorter layers wait together with the nex
 
 
 class Clock:
-    """Emulated computing of one worker: each wait begins when the one before was meant to end."""
+    """Emulated computing of one worker: each wait begins when the one before was meant to end. spread: of the seconds
+    of a step, as a share of them."""
 
-    def __init__(self):
-        self._end, self._woken = 0.0, 0.0
+    def __init__(self, spread: float = 0.0, seed: int = 0):
+        self._end, self._woken, self._pace = 0.0, 0.0, 1.0
+        self._spread, self._chance = spread, random.Random(seed)
+
+    def begin_step(self) -> None:
+        """Draws how long the waits of the next step are."""
+        self._pace = max(0.0, 1 + self._spread * self._chance.gauss(0, 1))
 
     def wait(self, seconds: float) -> None:
         """Waits as long as the computing of a layer takes."""
         now = time.monotonic()
-        self._end = (self._end if now - self._woken < SLACK else now) + seconds
+        self._end = (self._end if now - self._woken < SLACK else now) + seconds * self._pace
         time.sleep(max(0.0, self._end - now))
         self._woken = time.monotonic()
 
 
-def layered_loss(variables: Sequence[Variable], seconds: float) -> Callable:
+def layered_loss(variables: Sequence[Variable], seconds: float, clock: Clock) -> Callable:
     """The loss of a network that waits: forward and backward through its layers, in `seconds`."""
-    clock, work = Clock(), sum(variable.macs for variable in variables)
+    work = sum(variable.macs for variable in variables)
     shares, gathered = [], 0.0
     for variable in variables:
         gathered += variable.macs / work
@@ -98,6 +105,7 @@ class Member:
         self._config = threads(session_config(cluster), 16)
         self._server = tf.distribute.Server(self._spec, order['job'], order['index'], config=self._config)
         self._order, self._deadline, self._sync = order, float('inf'), None
+        self._clock = Clock(order['spread'], order['index'])
         if order['job'] == 'worker':
             self._build()
 
@@ -114,7 +122,7 @@ class Member:
 
         with tf.Graph().as_default() as self._graph:
             task = Task(lambda part, parts, size: tf.data.Dataset.from_tensors(tf.ones([size])).repeat(),
-                        layered_loss(variables, order['seconds']), FOR_EVER, 1, OptimizerConfig())
+                        layered_loss(variables, order['seconds'], self._clock), FOR_EVER, 1, OptimizerConfig())
             self._step = build_train_step(between_graph(len(order['ps']), order['index'], [Tower(CPU, CPU)]), task,
                                           wrap_optimizer=wrap)
             self._first = [v1.global_variables_initializer(), *([self._sync.reset_op] if self._sync else [])]
@@ -136,6 +144,7 @@ class Member:
                 _Given(self._session), [self._sync.hook] if self._sync else []) as session:
             while time.monotonic() < deadline and not session.should_stop():
                 began = time.monotonic()
+                self._clock.begin_step()
                 _, step_v = session.run([self._step.train_op, self._step.global_step])
                 if began >= begin and time.monotonic() < deadline:
                     seen.append((began, time.monotonic(), int(step_v)))

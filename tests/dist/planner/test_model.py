@@ -6,7 +6,7 @@ import random
 import pytest
 
 from dist.planner import model, placing, published, tables
-from dist.planner.model import Job, Link, expected_order, follow, links, take_turns
+from dist.planner.model import Job, expected_order, follow, links
 from dist.planner.networks import NETWORKS, Variable, network, total, trained
 
 TWO = [Variable('first', 100, 1), Variable('second', 300, 3)]
@@ -94,41 +94,38 @@ def test_backups_that_come_late_finish_first():
     assert model.mean_order(draws, 4) == pytest.approx(4 / 5, abs=0.01)
 
 
-def test_a_link_serves_who_came_first():
-    link = Link()
-    link.add(0, 1.0)
-    link.advance(0.5)
-    link.add(1, 0.2)
-    assert link.next() == 1.0
-    link.advance(1.0)
-    assert link.pop() == 0 and link.next() == pytest.approx(1.2)
+def simulated(groups, pull: float, push: float, updates: int = 40000) -> float:
+    """Updates/s of workers that compute, pull and push for random times and share two links, event by event."""
+    chance = random.Random(1)
+    beside = [seconds for count, seconds in groups for _ in range(count)]
+    left = [[3, seconds * chance.expovariate(1)] for seconds in beside]  # 0: pulls, 1: pushes, 3: computes; how long.
+    now, made = 0.0, 0
+    while made < updates:
+        crowd = [sum(one[0] == way for one in left) for way in (0, 1)]
+        speeds = [1 / crowd[one[0]] if one[0] < 2 else 1.0 for one in left]
+        step = min(one[1] / speed for one, speed in zip(left, speeds, strict=True))
+        now += step
+        for one, speed, seconds in zip(left, speeds, beside, strict=True):
+            one[1] -= step * speed
+            if one[1] <= 1e-12:
+                made += one[0] == 1
+                one[:] = {3: (1, push), 1: (0, pull), 0: (3, seconds)}[one[0]]
+                one[1] *= chance.expovariate(1)
+    return made / now
 
 
-def test_what_one_worker_cannot_take_the_next_one_gets():
-    link = Link(most=0.6)
-    for worker in range(2):
-        link.add(worker, 1.0)
-    link.advance(1.0)
-    assert link.next() == pytest.approx(1 + 0.4 / 0.6) and link.pop() == 0
-    assert link.next() == pytest.approx(1 + 0.6 / 0.6)
-
-
-def test_a_direction_is_slower_while_the_other_is_in_use():
-    down, up = Link(two_way=0.5), Link(two_way=0.5)
-    down.opposite, up.opposite = up, down
-    down.add(0, 1.0)
-    assert down.next() == 1.0
-    up.add(1, 1.0)
-    assert down.next() == 2.0
+@pytest.mark.parametrize('groups', [[(1, 1.0)], [(4, 0.0)], [(3, 4.0)], [(6, 2.0)], [(3, 1.0), (1, 5.0)]])
+def test_workers_that_share_links_are_those_of_a_simulation(groups):
+    assert model.share_links(groups, 1.0, 0.5)[0] == pytest.approx(simulated(groups, 1.0, 0.5), rel=0.03)
 
 
 def test_asynchronous_workers_use_both_directions():
     """Nothing but wires, 1 s each way. Synchronous ones would make 0.5 updates per second, however many there are."""
-    for workers in (2, 4):
-        assert take_turns(workers, lambda worker: 0.0, 1.0, 1.0)[0] == pytest.approx(1.0, rel=0.01)
-        assert take_turns(workers, lambda worker: 0.0, 1.0, 1.0, two_way=0.75)[0] == pytest.approx(0.75, rel=0.05)
-    rate, staleness = take_turns(8, lambda worker: 1.0, 1e-9, 1e-9)
-    assert rate == pytest.approx(8.0, rel=0.01) and staleness == pytest.approx(7.0, abs=0.3)
+    for workers in (1, 2, 4, 8):
+        assert model.share_links([(workers, 0.0)], 1.0, 1.0)[0] == pytest.approx(workers / (workers + 1))
+        assert model.take_turns(workers, 0.0, 1.0) == min(workers / 2, 1.0)
+    rate, staleness = model.share_links([(8, 1.0)], 1e-9, 1e-9)
+    assert rate == pytest.approx(8.0, rel=0.01) and staleness == pytest.approx(7.0, abs=0.01)
 
 
 def test_a_lone_asynchronous_worker_is_a_lone_synchronous_one():
