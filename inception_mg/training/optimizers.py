@@ -1,37 +1,14 @@
-"""The optimizer, and the moving averages that follow it."""
+"""The moving averages that follow an optimizer (which, says recipe.py)."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from inception_mg.config import OptimizerConfig
 from inception_mg.fast.operations import PLAIN, Operations
-from inception_mg.training.clipping import ClippedOptimizer
 from inception_mg.weights.checkpoints import AVERAGE
 
 v1 = tf.compat.v1
 GradientsAndVariables = Iterable[tuple[tf.Tensor, tf.Variable]]
-
-
-def build_optimizer(config: OptimizerConfig, learning_rate: tf.Tensor, operations: Operations = PLAIN,
-                    make: Callable[[OptimizerConfig, tf.Tensor], v1.train.Optimizer] | None = None
-                    ) -> v1.train.Optimizer | ClippedOptimizer:
-    """The optimizer of the settings, or the one that `make` returns; clipped if they say so.
-
-    By default RMSProp as inception_train.py has it: decay 0.9, momentum 0.9, epsilon 1.
-    """
-    if make:
-        optimizer = make(config, learning_rate)
-    elif config.optimizer == 'rmsprop':
-        optimizer = (operations.make_optimizer or v1.train.RMSPropOptimizer)(
-            learning_rate, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
-    elif config.optimizer == 'adam':
-        optimizer = v1.train.AdamOptimizer(learning_rate, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
-    elif config.optimizer == 'momentum':
-        optimizer = v1.train.MomentumOptimizer(learning_rate, config.momentum)
-    else:
-        optimizer = v1.train.GradientDescentOptimizer(learning_rate)
-    return ClippedOptimizer(optimizer, config.clip_norm) if config.clip_norm else optimizer
 
 
 class AveragedOptimizer:

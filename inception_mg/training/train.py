@@ -15,7 +15,7 @@ from inception_mg.reasons import reason_of
 from inception_mg.run_dir import run_state
 from inception_mg.training import hooks, summaries
 from inception_mg.training.devices import local_machine
-from inception_mg.training.schedules import describe_schedule, with_epochs
+from inception_mg.training.recipe import describe_schedule, with_epochs
 from inception_mg.training.start import Start, build_saver
 from inception_mg.training.task import Task
 from inception_mg.training.trace import TraceHook

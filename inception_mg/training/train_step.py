@@ -11,7 +11,7 @@ from inception_mg.placement import Placement
 from inception_mg.training import optimizers, towers
 from inception_mg.training.loss_scale import LossScale
 from inception_mg.training.ps_strategy import LargestFirst
-from inception_mg.training.schedules import build_learning_rate
+from inception_mg.training.recipe import build_learning_rate, build_optimizer
 from inception_mg.training.task import Task
 
 v1 = tf.compat.v1
@@ -80,7 +80,7 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     # Statistics are averages already; the 2016 release averages them once more, and so do we. Frozen variables have
     # an average too, which moves towards them: evaluation takes the averages of all.
     averaged = [*variables.trainable, *(s.variable for s in statistics), *variables.frozen]
-    inner = optimizers.build_optimizer(task.optimizer, learning_rate, operations, task.make_optimizer)
+    inner = build_optimizer(task.optimizer, learning_rate, operations, task.make_optimizer)
     optimizer = optimizers.AveragedOptimizer(inner, task.optimizer.moving_average_decay, averaged, operations)
     optimizer = wrap_optimizer(loss_scale.wrap(optimizer) if loss_scale else optimizer)
     with tf.control_dependencies([moved, learning_rate]):

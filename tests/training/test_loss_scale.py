@@ -8,7 +8,8 @@ from forms import in_both_forms
 from inception_mg.config import OptimizerConfig
 from inception_mg.fast.operations import PLAIN
 from inception_mg.training.loss_scale import LossScale
-from inception_mg.training.optimizers import AveragedOptimizer, build_optimizer
+from inception_mg.training.optimizers import AveragedOptimizer
+from inception_mg.training.recipe import build_optimizer
 
 v1 = tf.compat.v1
 

@@ -12,9 +12,8 @@ from inception_mg.training.optimizers import (
     AveragedOptimizer,
     build_averages_update,
     build_moves,
-    build_optimizer,
 )
-from inception_mg.training.schedules import build_learning_rate, updates_of, with_epochs
+from inception_mg.training.recipe import build_learning_rate, build_optimizer, updates_of, with_epochs
 from inception_mg.training.task import Task
 from inception_mg.training.train_step import build_train_step
 

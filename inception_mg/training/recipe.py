@@ -1,11 +1,14 @@
-"""Learning rates over the epochs of images consumed, and how many updates so many epochs are."""
+"""What the settings of a training say: the optimizer, the learning rate over the epochs of images consumed, the end."""
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig, RunConfig
+from inception_mg.fast.operations import PLAIN, Operations
+from inception_mg.training.clipping import ClippedOptimizer
 
 v1 = tf.compat.v1
 
@@ -35,6 +38,27 @@ def build_learning_rate(config: OptimizerConfig, global_step: tf.Variable, image
             return rate
         made = tf.cast(global_step.read_value() + 1, tf.float32)
         return rate * tf.minimum(1.0, made / max(1.0, config.warmup_epochs * updates_per_epoch))
+
+
+def build_optimizer(config: OptimizerConfig, learning_rate: tf.Tensor, operations: Operations = PLAIN,
+                    make: Callable[[OptimizerConfig, tf.Tensor], v1.train.Optimizer] | None = None
+                    ) -> v1.train.Optimizer | ClippedOptimizer:
+    """The optimizer of the settings, or the one that `make` returns; clipped if they say so.
+
+    By default RMSProp as inception_train.py has it: decay 0.9, momentum 0.9, epsilon 1.
+    """
+    if make:
+        optimizer = make(config, learning_rate)
+    elif config.optimizer == 'rmsprop':
+        optimizer = (operations.make_optimizer or v1.train.RMSPropOptimizer)(
+            learning_rate, config.rmsprop_decay, config.rmsprop_momentum, config.rmsprop_epsilon)
+    elif config.optimizer == 'adam':
+        optimizer = v1.train.AdamOptimizer(learning_rate, config.adam_beta1, config.adam_beta2, config.adam_epsilon)
+    elif config.optimizer == 'momentum':
+        optimizer = v1.train.MomentumOptimizer(learning_rate, config.momentum)
+    else:
+        optimizer = v1.train.GradientDescentOptimizer(learning_rate)
+    return ClippedOptimizer(optimizer, config.clip_norm) if config.clip_norm else optimizer
 
 
 def updates_of(epochs: float, num_examples: int, images_per_update: int) -> int:
