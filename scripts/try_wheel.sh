@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Builds a wheel, installs it into an empty environment, and tries its commands in an empty folder: records, two steps,
-# a cluster of either kind, evaluation, export, classification. PYTHON3=python3.10 scripts/try_wheel.sh tries another Python.
+# a cluster of either kind, evaluation, export, classification. PYTHON3=python3.10 scripts/try_wheel.sh tries another Python,
+# CONSTRAINTS=FILE other versions than those of constraints.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 "${PYTHON3:-python3}" -m venv "$place/env"
 "$place/env/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$place" "$root"
-"$place/env/bin/python" -m pip install --quiet --constraint constraints.txt \
+"$place/env/bin/python" -m pip install --quiet --constraint "${CONSTRAINTS:-constraints.txt}" \
     "inception-mg[demo] @ file://$(ls "$place"/*.whl)"
 mkdir "$place/empty"
 cd "$place/empty"
