@@ -30,6 +30,7 @@ from inception_mg.config import (
     InGraphConfig,
     LaunchConfig,
     ModelConfig,
+    OldConfig,
     OptimizerConfig,
     PlanConfig,
     ReportConfig,
@@ -127,6 +128,20 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
         raise FlagError(f'--adam_epsilon={optimizer.adam_epsilon:g} must be above 0')
     for name in ('moving_average_decay', 'momentum', 'adam_beta1', 'adam_beta2'):
         _share(name, getattr(optimizer, name), zero=True)
+
+
+def check_old(old: OldConfig) -> None:
+    """Raises FlagError for what the 2016 programs took and these do not."""
+    if old.subset != 'train':
+        raise FlagError(f'--subset={old.subset}: training takes the train shards; scripts/evaluate.py evaluates others')
+    if old.protocol != 'grpc':
+        raise FlagError(f'--protocol={old.protocol}: the servers of this TensorFlow speak grpc')
+
+
+def with_sync(cluster: ClusterConfig, sync_given: bool) -> ClusterConfig:
+    """A number of gradients per update asks for synchronous updates, as in 2016, when all were."""
+    asks = cluster.num_replicas_to_aggregate > 0 and not sync_given
+    return dataclasses.replace(cluster, sync=True) if asks else cluster
 
 
 def check_cluster(cluster: ClusterConfig) -> None:

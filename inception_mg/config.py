@@ -186,6 +186,14 @@ class RunConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class OldConfig:
+    """Flags of the 2016 programs that say nothing new here, so that their command lines run."""
+
+    subset: str = option('train', 'The images to train on, as in 2016: train.', ('train', 'validation'))
+    protocol: str = option('grpc', 'What servers speak, as in 2016: grpc.')
+
+
+@dataclasses.dataclass(frozen=True)
 class ClusterConfig:
     """Which task of which cluster this process is, and how its workers join their gradients."""
 
@@ -206,7 +214,7 @@ class ClusterConfig:
         False, 'Synchronous: each update averages a gradient of every worker. Otherwise each worker updates '
         'as soon as it is ready.')
     num_replicas_to_aggregate: int = option(
-        -1, 'Under --sync, gradients per update; with fewer than the workers the others are backups, '
+        -1, 'Gradients per update (asks for --sync); with fewer than the workers the others are backups, '
         'whose late gradients are dropped. -1 = one of every worker.')
     wire_dtype: str = option(
         'float32', 'In which weights and gradients cross between machines; bfloat16 halves the bytes. Variables and '

@@ -15,6 +15,7 @@ from inception_mg.training.decays import decay_lines
 
 
 def main() -> int:
+    checks.check_old(common.from_flags(config.OldConfig))
     data, model = common.data_and_model()
     optimizer = common.from_flags(config.OptimizerConfig)
     devices, run = common.from_flags(config.DeviceConfig), common.from_flags(config.RunConfig)
@@ -37,4 +38,5 @@ def main() -> int:
 if __name__ == '__main__':
     common.define_flags(config.DataConfig, config.ModelConfig, config.OptimizerConfig, config.DeviceConfig,
                         config.RunConfig)
+    common.define_flags(config.OldConfig)
     common.run(main)

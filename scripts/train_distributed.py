@@ -22,7 +22,8 @@ from inception_mg.training.decays import decay_lines
 
 
 def main() -> int:
-    settings = common.from_flags(config.ClusterConfig)
+    settings = checks.with_sync(common.from_flags(config.ClusterConfig), 'sync' in common.given_flags())
+    checks.check_old(common.from_flags(config.OldConfig))
     data, model = common.data_and_model()
     devices, optimizer = common.from_flags(config.DeviceConfig), common.from_flags(config.OptimizerConfig)
     run = common.from_flags(config.RunConfig)
@@ -82,4 +83,5 @@ if __name__ == '__main__':
     common.define_flags(config.DeviceConfig)
     common.define_flags(config.EvalConfig, skip=('checkpoint_dir', 'num_examples', 'subset'))
     common.flags.DEFINE_alias('task_index', 'task_id')
+    common.define_flags(config.OldConfig)
     common.run_task(main)

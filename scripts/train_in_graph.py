@@ -24,6 +24,7 @@ from inception_mg.training.decays import decay_lines
 
 def main() -> int:
     settings, options = common.from_flags(config.ClusterConfig), common.from_flags(config.InGraphConfig)
+    checks.check_old(common.from_flags(config.OldConfig))
     data, model = common.data_and_model()
     devices, optimizer = common.from_flags(config.DeviceConfig), common.from_flags(config.OptimizerConfig)
     run = common.from_flags(config.RunConfig)
@@ -67,4 +68,5 @@ if __name__ == '__main__':
     common.define_flags(config.OptimizerConfig, initial_learning_rate=0.045, num_epochs_per_decay=2.0,
                         learning_rate_decay_factor=0.94)  # Those of inception_distributed_train.py.
     common.flags.DEFINE_alias('task_index', 'task_id')
+    common.define_flags(config.OldConfig)
     common.run_task(main)

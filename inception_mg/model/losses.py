@@ -41,4 +41,6 @@ def classification_loss(images: tf.Tensor, labels: tf.Tensor, num_outputs: int, 
         parts['aux_loss'] = model.aux_loss_weight * smoothed_cross_entropy(
             outputs.aux_logits, labels, model.label_smoothing)
     parts['weight_decay'] = tf.add_n(layers.l2_losses)
-    return TowerLoss(tf.add_n(list(parts.values())), parts, layers.statistics)
+    total = tf.add_n(list(parts.values()))
+    parts['precision_at_1'] = tf.reduce_mean(tf.cast(tf.math.in_top_k(labels, outputs.logits, 1), tf.float32))
+    return TowerLoss(total, parts, layers.statistics)

@@ -19,8 +19,9 @@ class Statistic(NamedTuple):
 class TowerLoss(NamedTuple):
     """What one tower returns.
 
-    total: float32 scalar, what the gradients are taken of. parts: its named summands, float32 scalars. statistics: the
-    moving statistics of this tower's examples.
+    total: float32 scalar, what the gradients are taken of. parts: its named summands and other figures to be shown,
+    float32 scalars (precision_at_1 comes into the status lines). statistics: the moving statistics of this tower's
+    examples.
     """
 
     total: tf.Tensor

@@ -111,13 +111,13 @@ class LossGuardHook(v1.train.SessionRunHook):
 
 
 class StatusHook(v1.train.SessionRunHook):
-    """A status line and the scalar summaries every few steps.
+    """A status line, and the figures of the step, every few steps.
 
-    images_per_step: images that one global step consumes. write_scalars is given the step and a dict.
+    images_per_step: images that one global step consumes. write_scalars: each is given the step and a dict.
     """
 
     def __init__(self, step: TrainStep, every_steps: int, max_steps: int, images_per_step: int,
-                 num_examples: int, write_scalars: Callable[[int, dict[str, float]], None],
+                 num_examples: int, write_scalars: Sequence[Callable[[int, dict[str, float]], None]],
                  say: Callable[[str], None] = print):
         self._fetches = {'loss': step.loss, 'learning_rate': step.learning_rate, **step.parts}
         self._global_step, self._every, self._max_steps = step.global_step, every_steps, max_steps
@@ -147,9 +147,13 @@ class StatusHook(v1.train.SessionRunHook):
             values = {**values, 'images_per_sec': steps_per_sec * self._images}
             eta = max(0, self._max_steps - step_v) / steps_per_sec
             speed = f'  {values["images_per_sec"]:7.1f} images/s  ETA {duration(eta)}'
-        self._say(f'step {step_v:>{len(str(self._max_steps))}}/{self._max_steps}  '
-                  f'epoch {step_v * self._images / self._examples:6.2f}  loss {values["loss"]:8.4f}{speed}')
-        self._write_scalars(step_v, {name: float(value) for name, value in values.items()})
+        epoch, right = step_v * self._images / self._examples, ''
+        if 'precision_at_1' in values:  # Of this batch.
+            right = f'  precision@1 {values["precision_at_1"]:5.3f}'
+        self._say(f'step {step_v:>{len(str(self._max_steps))}}/{self._max_steps}  epoch {epoch:6.2f}  '
+                  f'loss {values["loss"]:8.4f}{right}{speed}')
+        for write in self._write_scalars:
+            write(step_v, {'epoch': epoch, **{name: float(value) for name, value in values.items()}})
 
 
 class CheckpointHook(v1.train.SessionRunHook):

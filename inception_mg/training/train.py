@@ -13,6 +13,7 @@ from inception_mg.files import write_text
 from inception_mg.placement import Placement, describe
 from inception_mg.reasons import reason_of
 from inception_mg.run_dir import run_state
+from inception_mg.run_dir.metrics_log import MetricsLog
 from inception_mg.training import hooks, summaries
 from inception_mg.training.devices import local_machine
 from inception_mg.training.recipe import describe_schedule, with_epochs
@@ -127,7 +128,7 @@ def chief_hooks(step: TrainStep, task: Task, run: RunConfig, saver: v1.train.Sav
     writer = v1.summary.FileWriter(run.train_dir)
     return [
         hooks.StatusHook(step, run.log_every_steps, run.max_steps, task.batch_size * aggregated, task.num_examples,
-                         summaries.write_scalars_to(writer), say),
+                         [summaries.write_scalars_to(writer), MetricsLog(run.train_dir).write], say),
         summaries.SummaryHook(step, run.save_summaries_secs, writer),
         hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
                              run.save_interval_secs, say, task.operations or PLAIN, around_save),

@@ -207,7 +207,7 @@ def test_statistics_and_narrow_types():
         images, labels = batch()
         model = ModelConfig(model='resnet_v1_50', width=0.1, compute_dtype='bfloat16', batch_norm_decay=0.9)
         loss = classification_loss(tf.constant(images), tf.constant(labels), 6, model)
-        assert set(loss.parts) == {'cross_entropy', 'weight_decay'}
+        assert set(loss.parts) == {'cross_entropy', 'weight_decay', 'precision_at_1'}
         assert {op.outputs[0].dtype for op in graph.get_operations() if op.type == 'Conv2D'} == {tf.bfloat16}
         assert {v.dtype.base_dtype for v in v1.global_variables()} == {tf.float32} == {loss.total.dtype}
         gradients = v1.gradients(loss.total, v1.trainable_variables())
