@@ -149,6 +149,8 @@ def _kind(producer: tf.Operation, users: Sequence[tf.Operation], weights: set[st
     variable = _variable_read(producer)
     if variable:
         return WEIGHTS if variable in weights else OTHER
+    if any('/joined_grad/' in user.name for user in users):  # To where it comes apart into slices, see partition.join.
+        return GRADIENTS
     scopes = {user.name.partition('/')[0] for user in (producer, *users)}
     for scope, kind in (('average', GRADIENTS), ('statistics', STATISTICS), ('input', INPUT)):
         if any(name == scope or name.startswith(f'{scope}_') for name in scopes):

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from inception_mg.config import OptimizerConfig
 from inception_mg.fast.operations import PLAIN, Operations
+from inception_mg.training.partition import get_beside
 from inception_mg.weights.checkpoints import AVERAGE
 
 v1 = tf.compat.v1
@@ -77,8 +78,7 @@ def build_averages(averaged: Sequence[tf.Variable], suffix: str) -> list[tf.Vari
     made = []
     for variable in averaged:
         with tf.device(variable.device), tf.control_dependencies(None):
-            made.append(v1.get_variable(variable.op.name + suffix, initializer=variable.initial_value, trainable=False,
-                                        use_resource=True))
+            made.append(get_beside(variable, suffix))
     return made
 
 

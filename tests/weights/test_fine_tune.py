@@ -13,6 +13,7 @@ from inception_mg.config import FREEZE_POINTS, DataConfig, DeviceConfig, ModelCo
 from inception_mg.errors import FlagError, UserError
 from inception_mg.model.inception_v3 import BLOCK_COST, inception_v3, scopes_below
 from inception_mg.model.layers import Layers
+from inception_mg.slices import wholes
 from inception_mg.training.devices import local_machine
 from inception_mg.training.image_task import image_task
 from inception_mg.training.optimizers import build_averages_update
@@ -196,7 +197,7 @@ def test_another_kernel_of_the_auxiliary_head(weights, three_outputs, tmp_path):
     """It follows from the image size: fine-tuning makes it anew with all that normalises it."""
     kernel = np.zeros([5, 5, *weights['aux_logits/Conv/weights'].shape[2:]], np.float32)
     source = foreign.write(tmp_path / 'source', weights | {'aux_logits/Conv/weights': kernel})
-    anew = plan_warm_start(open_weights(source, 'input'), three_outputs[1], fine_tune=True).anew
+    anew = plan_warm_start(open_weights(source, 'input'), [*wholes(three_outputs[1]).values()], fine_tune=True).anew
     assert set(anew) == {name for name in weights if name.startswith(('aux_logits/Conv/', *HEADS))}
 
 
