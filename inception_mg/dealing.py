@@ -27,7 +27,7 @@ def cut(shape: Sequence[int], most: int) -> tuple[int, list[int]]:
     memory as it can be; where all have more, the longest, in single rows.
     """
     size = BYTES * math.prod(shape)
-    if not most or size <= most:
+    if not most or size <= most or not shape:
         return 0, [*shape[:1]]
     axis = next((axis for axis, rows in enumerate(shape) if size <= most * rows), shape.index(max(shape)))
     count = -(-shape[axis] // max(1, most * shape[axis] // size))

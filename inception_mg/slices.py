@@ -22,7 +22,8 @@ def description(variable):
     """The SaveSliceInfoDef of a variable that is a slice, a copy; None for others."""
     if not re.search(r'/part_\d+(/|$)', variable.op.name):  # As TensorFlow names them; a description takes time.
         return None
-    proto = variable.to_proto()
+    with variable.graph.as_default():
+        proto = variable.to_proto()
     return proto.save_slice_info_def if proto.HasField('save_slice_info_def') else None
 
 
