@@ -121,7 +121,7 @@ def cluster_machine(cluster: Cluster, machine: Machine, config: ClusterConfig) -
     """This machine's towers as those of a worker: the variables are on the ps, and cross as `config` says."""
     placement = dataclasses.replace(between_graph(len(cluster.ps), cluster.index, machine.placement.towers),
                                     wire_dtype=config.wire_dtype, prefetch=config.prefetch_variables,
-                                    partition_bytes=round(config.partition_mb * 1e6))
+                                    partition_mb=config.partition_mb)
     return machine._replace(placement=placement, session_config=session_config(cluster, machine.session_config))
 
 

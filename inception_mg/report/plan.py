@@ -13,7 +13,7 @@ from inception_mg.training.step_records import Transfer
 v1 = tf.compat.v1
 WEIGHTS, GRADIENTS, STATISTICS = 'weights', 'gradients', 'statistics'
 ACTIVATIONS, INPUT, OTHER = 'activations', 'input', 'other'
-_COMES_APART = re.compile(r'/joined(_\d+)?_grad/')  # The gradient of a variable in slices, see partition.join.
+_COMES_APART = re.compile(r'/joined(_\d+)?_grad/')  # The gradient of a variable in slices, see partition.Slices.
 ANYWHERE = ''  # The device of a constant that asks for none: the runtime puts it beside whoever wants it.
 KINDS = (WEIGHTS, GRADIENTS, ACTIVATIONS, INPUT, STATISTICS, OTHER)
 

@@ -75,4 +75,4 @@ def _between_graph(config: ReportConfig, devices: Sequence[str]) -> Way:
 
 
 def _cut(config: ReportConfig, found: Sequence[Placement]) -> tuple[Placement, ...]:
-    return tuple(dataclasses.replace(one, partition_bytes=round(config.partition_mb * 1e6)) for one in found)
+    return tuple(dataclasses.replace(one, partition_mb=config.partition_mb) for one in found)

@@ -17,19 +17,23 @@ def get_resource(getter: Callable, name: str, *args, **kwargs) -> tf.Variable:
     return getter(name, *args, **(kwargs | {'use_resource': True}))
 
 
-class SlicesGetter:
-    """A custom getter whose variables are lists: of one, or of the slices of a variable that `strategy` cuts.
+class Slices:
+    """Makes variables as lists: of one, or of the slices of a variable that `strategy` cuts; and puts them together.
 
-    get_whole: makes the others. devices: as the strategy numbers them.
+    variable_getter: makes a custom getter for those that are not cut; None: get_resource serves. devices: as the
+    strategy numbers them.
     """
 
-    def __init__(self, get_whole: Callable, strategy: LargestFirst, devices: Sequence[str]):
-        self._get_whole, self._strategy, self._devices = get_whole, strategy, devices
+    def __init__(self, variable_getter: Callable | None, strategy: LargestFirst, devices: Sequence[str]):
+        self._get_whole = variable_getter() if variable_getter else get_resource
+        self._strategy, self._devices = strategy, devices
         self._made: set[str] = set()
+        self._joined: dict[tuple[str, str], tf.Tensor] = {}
 
-    def __call__(self, getter: Callable, name: str, shape=None, dtype=tf.float32, initializer=None, **kwargs
-                 ) -> list[tf.Variable]:
-        """The variable that v1.get_variable is asked for, new or again. A partitioner of the caller's is not used."""
+    def get(self, getter: Callable, name: str, shape=None, dtype=tf.float32, initializer=None, **kwargs
+            ) -> list[tf.Variable]:
+        """The variable that v1.get_variable asks a custom getter for, new or again. A partitioner of the caller's is
+        not used."""
         kwargs |= {'partitioner': self._strategy.partitioners.get(name)}
         if not kwargs['partitioner']:
             return [self._get_whole(getter, name, shape, dtype, initializer, **kwargs)]
@@ -37,6 +41,16 @@ class SlicesGetter:
             self._made.add(name)
             initializer = self._whole_value(name, shape, dtype, initializer)
         return list(get_resource(getter, name, shape, dtype, initializer, **kwargs))
+
+    def join(self, name: str, parts: Sequence[tf.Tensor], host: str) -> tf.Tensor:
+        """The value of the variable `name` on `host`, once, from what that has read of its slices. Its gradient comes
+        apart there likewise."""
+        if len(parts) == 1:
+            return parts[0]
+        if (name, host) not in self._joined:
+            with tf.device(None), tf.device(host), tf.control_dependencies(None):
+                self._joined[name, host] = tf.concat(parts, self._strategy.cuts[name][0], f'{name}/joined')
+        return self._joined[name, host]
 
     def _whole_value(self, name: str, shape: Sequence[int], dtype: tf.DType, initializer) -> Callable:
         """The initializer of the slices: parts of one initial value, which is made beside the first of them.
@@ -46,7 +60,7 @@ class SlicesGetter:
         """
         axis, rows = self._strategy.cuts[name]
         with tf.device(self._devices[self._strategy.place_of(f'{name}/part_0')]), tf.name_scope(f'{name}/whole'):
-            initializer = initializer or v1.glorot_uniform_initializer()  # TensorFlow's default.
+            initializer = v1.glorot_uniform_initializer if initializer is None else initializer  # TensorFlow's default.
             initializer = initializer() if isinstance(initializer, type) else initializer
             whole = initializer(shape, dtype=dtype) if callable(initializer) else tf.convert_to_tensor(initializer)
             values = tf.split(whole, rows, axis)
@@ -56,12 +70,6 @@ class SlicesGetter:
             return values[firsts.index(partition_info.var_offset[axis])]
 
         return initial_value
-
-
-def join(parts: Sequence[tf.Tensor], axis: int, name: str, host: str) -> tf.Tensor:
-    """The variable `name` from its slices, on `host`; its gradient comes apart there likewise."""
-    with tf.device(host):
-        return tf.concat(parts, axis, f'{name}/joined')
 
 
 def get_beside(variable: tf.Variable, suffix: str) -> tf.Variable:
@@ -82,10 +90,9 @@ def get_beside(variable: tf.Variable, suffix: str) -> tf.Variable:
 
 def lines(placement: Placement, trained: Sequence[tf.Variable]) -> list[str]:
     """What cutting has come to, for the start; [] where it was not asked for."""
-    most = placement.partition_bytes
-    if not most:
+    if not placement.partition_mb:
         return []
-    told = f'slices     --partition_mb={most / 1e6:g}'
+    told = f'slices     --partition_mb={placement.partition_mb:g}'
     if len(placement.variables) < 2:
         return [f'{told} has no effect: there are not two ps to cut variables over']
     cut = [whole for whole in slices.wholes(trained).values() if len(whole.parts) > 1]

@@ -50,16 +50,14 @@ class Variables:
         self.trainable: list[tf.Variable] = []
         self.frozen: list[tf.Variable] = []
         self._frozen_scopes = tuple(frozen_scopes)
-        self._strategy = strategy or LargestFirst(len(devices))
-        self._get = partition.SlicesGetter(
-            operations.variable_getter() if operations.variable_getter else partition.get_resource,
-            self._strategy, devices)
+        strategy = strategy or LargestFirst(len(devices))
+        self._slices = partition.Slices(operations.variable_getter, strategy, devices)
         fetch = functools.partial(wire.fetch, dtype=wire_dtype, operations=operations)
         self._ways = (wire.Copies if prefetch else operations.reads or wire.Reads)(fetch)
         self._ways_of_frozen = wire.Copies(fetch, for_ever=True)
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
-        self._setter = device_setter(devices, self._strategy)
+        self._setter = device_setter(devices, strategy)
 
     @contextlib.contextmanager
     def on(self, host: str) -> Iterator[dict[str, tf.Tensor]]:
@@ -74,7 +72,7 @@ class Variables:
             # Inner scopes go first: under '/device:GPU:1' the setter would put the variable on the
             # GPU of the ps. Control dependencies go too: a read belongs to the whole step.
             with tf.device(None), v1.device(self._setter), tf.control_dependencies(None):
-                parts = self._get(getter, name, *args, **kwargs)
+                parts = self._slices.get(getter, name, *args, **kwargs)
             variable = parts[0]
             if variable.trainable and variable.dtype != tf.float32:
                 raise UserError(f'the variable {name} is {variable.dtype.name}: trained variables are float32; cast '
@@ -87,7 +85,7 @@ class Variables:
                 return variable
             host = _host_here()
             reads.update({part.name: self.read(part, host) for part in parts})
-            return reads[variable.name] if len(parts) == 1 else self._joined(name, parts, host)
+            return self._slices.join(name, [reads[part.name] for part in parts], host)
 
         with v1.variable_scope(v1.get_variable_scope(), custom_getter=read_once, reuse=v1.AUTO_REUSE), tf.device(host):
             yield reads
@@ -100,14 +98,6 @@ class Variables:
             with tf.device(None), tf.control_dependencies(None):
                 self._reads[key] = (self._ways_of_frozen if kept else self._ways).read(variable, host)
         return self._reads[key]
-
-    def _joined(self, name: str, parts: Sequence[tf.Variable], host: str) -> tf.Tensor:
-        """What `host` has read of the slices of a variable, in one piece."""
-        if (name, host) not in self._reads:
-            with tf.device(None), tf.control_dependencies(None):
-                self._reads[name, host] = partition.join([self.read(part, host) for part in parts],
-                                                         self._strategy.cuts[name][0], name, host)
-        return self._reads[name, host]
 
     def refuse_others(self) -> None:
         """Raises UserError for a trainable variable that was not made here: nothing would train it."""

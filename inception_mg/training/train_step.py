@@ -49,7 +49,7 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     if task.batch_size % count:
         raise FlagError(f'--batch_size={task.batch_size} cannot be split evenly over {count} towers')
     host, operations = placement.towers[0].host, task.operations or PLAIN
-    strategy = LargestFirst(len(placement.variables), placement.partition_bytes)
+    strategy = LargestFirst(len(placement.variables), round(placement.partition_mb * 1e6))
     variables = towers.Variables(placement.variables, task.frozen, placement.wire_dtype, placement.prefetch,
                                  operations, strategy)
     with variables.on(host):

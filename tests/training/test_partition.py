@@ -82,7 +82,7 @@ def task_for(operations, **options) -> Task:
 def placement_of(setting: Setting, worker: int = 0):
     return dataclasses.replace(
         between_graph(setting.ps, worker, multi_gpu(['/device:CPU:0', '/device:CPU:1']).towers),
-        wire_dtype=setting.wire, prefetch=setting.prefetch, partition_bytes=setting.most)
+        wire_dtype=setting.wire, prefetch=setting.prefetch, partition_mb=setting.most / 1e6)
 
 
 class Worker:
@@ -296,11 +296,11 @@ def slices_here() -> list[tf.Variable]:
     """Slices of fc/weights on this machine."""
     strategy = LargestFirst(2, MOST)
     strategy.deal({'fc/weights': tf.TensorSpec(SHAPES['fc/weights'])})
-    get = partition.SlicesGetter(partition.get_resource, strategy, [CPU, CPU])
+    slicer = partition.Slices(None, strategy, [CPU, CPU])
     made = []
 
     def getter(*args, **kwargs):
-        made.extend(get(*args, **kwargs))
+        made.extend(slicer.get(*args, **kwargs))
         return made[0]
 
     with v1.variable_scope('', custom_getter=getter):
@@ -312,7 +312,7 @@ def slices_here() -> list[tf.Variable]:
 def test_the_report_foretells_what_crosses(way):
     config = ReportConfig(way=way, num_ps=3, partition_mb=MOST / 1e6)
     found, = ways_of(config)
-    assert {one.partition_bytes for one in found.placements} == {MOST}
+    assert {one.partition_mb for one in found.placements} == {MOST / 1e6}
     report = summarise(found, rehearse(found, dataclasses.replace(task_for(FAST), batch_size=2)), 10.0)
     assert report.equal and not report.moved
     rows = {row.what: row.measured for row in report.expected}
@@ -380,7 +380,7 @@ def test_up_to_64_ps_none_has_more_than_a_tenth_above_the_mean():
 
 
 def test_in_graph_towers_on_two_machines_read_the_slices_each(targets):
-    placement = dataclasses.replace(in_graph(PS, [['/device:CPU:0']] * 2), partition_bytes=MOST)
+    placement = dataclasses.replace(in_graph(PS, [['/device:CPU:0']] * 2), partition_mb=MOST / 1e6)
     with tf.Graph().as_default() as graph:
         step = build_train_step(placement, task_for(FAST))
         init = v1.global_variables_initializer()
