@@ -83,7 +83,7 @@ def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
             try:
                 found = find_devices(peers, server.target, unfiltered_config(cluster))
                 placement = dataclasses.replace(place(cluster, found, len(machine.placement.devices), devices, options),
-                                                wire_dtype=config.wire_dtype)
+                                                wire_dtype=config.wire_dtype, partition_mb=config.partition_mb)
             except UserError as error:  # The others serve on: they may yet fit another client.
                 raise Refused(f'{error}', error.exit_code) from error
             client = _Client(cluster, peers, placement, machine, task, run, say)

@@ -64,7 +64,7 @@ def run_worker(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     """
     aggregated = aggregated_replicas(cluster, config)
     run = train.with_epochs(run, task.optimizer, task.num_examples, task.batch_size * aggregated)
-    machine = cluster_machine(cluster, local_machine(devices), config.wire_dtype, config.prefetch_variables)
+    machine = cluster_machine(cluster, local_machine(devices), config)
     announced = contextlib.nullcontext()
     if cluster.is_chief:
         train.make_directory(run.train_dir, 'train_dir')
@@ -72,7 +72,7 @@ def run_worker(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
     stopper = Stopper('saving after this step' if cluster.is_chief else 'ending after this step')
     with announced, stopper.listening(), explaining_loss(cluster):
         server = start_server(cluster, machine.session_config, say)
-        job = describe_job(cluster, task, run, manner_of(cluster, config, aggregated))
+        job = describe_job(cluster, task, run, config, aggregated)
         peers = Peers(cluster, job, config.start_timeout, config.lost_timeout, lambda: bool(stopper.signal_name), say,
                       retry_code=config.retry_exit_code)
         worker = _Worker(cluster, peers, machine, task, run, config, aggregated, say, tuple(more_hooks))
@@ -108,19 +108,21 @@ def manner_of(cluster: Cluster, config: ClusterConfig, aggregated: int) -> str:
     return f'synchronous, {aggregated} of {len(cluster.workers)} gradients per update'
 
 
-def describe_job(cluster: Cluster, task: Task, run: RunConfig, manner: str) -> Job:
+def describe_job(cluster: Cluster, task: Task, run: RunConfig, config: ClusterConfig, aggregated: int) -> Job:
     """What must be equal on every worker, or it is refused: all that the graph, the schedule and the parts of
     the data follow from. How a worker deals its batch to its own devices is its own affair."""
-    settings = {'--sync': manner, '--batch_size': task.batch_size, '--max_steps': run.max_steps,
+    settings = {'--sync': manner_of(cluster, config, aggregated), '--batch_size': task.batch_size,
+                '--max_steps': run.max_steps, '--partition_mb': f'{config.partition_mb:g}',
                 **{f'--{name}': value for name, value in vars(task.optimizer).items()}, **task.settings}
     return Job({name: str(value) for name, value in settings.items()},
                os.path.abspath(run.train_dir) if cluster.is_chief else '')
 
 
-def cluster_machine(cluster: Cluster, machine: Machine, wire_dtype: str = 'float32', prefetch: bool = False) -> Machine:
-    """This machine's towers as those of a worker: the variables are on the ps. wire_dtype, prefetch: see Placement."""
+def cluster_machine(cluster: Cluster, machine: Machine, config: ClusterConfig) -> Machine:
+    """This machine's towers as those of a worker: the variables are on the ps, and cross as `config` says."""
     placement = dataclasses.replace(between_graph(len(cluster.ps), cluster.index, machine.placement.towers),
-                                    wire_dtype=wire_dtype, prefetch=prefetch)
+                                    wire_dtype=config.wire_dtype, prefetch=config.prefetch_variables,
+                                    partition_mb=config.partition_mb)
     return machine._replace(placement=placement, session_config=session_config(cluster, machine.session_config))
 
 

@@ -160,10 +160,17 @@ def check_cluster(cluster: ClusterConfig) -> None:
         raise FlagError(f'--gpus={cluster.gpus} is no list of different numbers such as 0,1')
     for name in ('start_timeout', 'lost_timeout'):
         _at_least(name, getattr(cluster, name), 1)
+    check_partition_mb(cluster.partition_mb)
     _at_least('slurm_ps', cluster.slurm_ps, -1)
     _at_least('slurm_first_port', cluster.slurm_first_port, 0)
     _at_most('slurm_first_port', cluster.slurm_first_port, 65535)
     check_retry_exit_code(cluster.retry_exit_code)
+
+
+def check_partition_mb(size: float) -> None:
+    """Raises FlagError for a size of slices that is none, or of which a network has tens of thousands."""
+    if size < 0 or 0 < size < 0.01:
+        raise FlagError(f'--partition_mb={size:g} must be 0, which cuts nothing, or at least 0.01')
 
 
 def check_retry_exit_code(code: int) -> None:
@@ -202,6 +209,7 @@ def check_report(report: ReportConfig) -> None:
     for name, minimum in (('devices', 0), ('num_ps', 0), ('num_workers', 1), ('images_per_tower', 1),
                           ('num_classes', 1)):
         _at_least(name, getattr(report, name), minimum)
+    check_partition_mb(report.partition_mb)
     if report.devices == 1 and report.way == 'split_model':
         raise FlagError('--devices=1: a split model needs at least 2')
     if not report.network_gbits > 0:
@@ -258,8 +266,9 @@ def check_plan(plan: PlanConfig) -> None:
     workers, backups = numbers_of('workers', plan.workers), numbers_of('backups', plan.backups, 0)
     if plan.ps != 'auto':
         numbers_of('ps', plan.ps)
-    for name in ('gpus', 'batch_size', 'speed', 'target', 'partition_mb'):
+    for name in ('gpus', 'batch_size', 'speed', 'target'):
         _at_least(name, getattr(plan, name), 1 if name == 'gpus' else 0)
+    check_partition_mb(plan.partition_mb)
     if not plan.sync and max(backups):
         raise FlagError(f'--backups={plan.backups}: asynchronous workers wait for nobody; backups need --sync')
     if max(backups) >= max(workers):

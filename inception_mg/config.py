@@ -222,6 +222,9 @@ class ClusterConfig:
     prefetch_variables: bool = option(
         False, 'Asynchronous only: fetch the weights of the next step during this one. Gradients are then of weights '
         'that are one update of this worker older.')
+    partition_mb: float = option(
+        0.0, 'With several ps, cut trained variables of more than so many MB into slices, which lie on different ps; '
+        'equal on all workers. Checkpoints hold whole tensors and do not depend on it. 0 = none is cut.')
     start_timeout: float = option(300.0, 'Seconds that a task waits at the start for those that are missing.')
     lost_timeout: float = option(
         300.0, 'Seconds that a task waits for one that was there and is gone; then it exits with --retry_exit_code.')
@@ -286,6 +289,8 @@ class ReportConfig:
     split: str = option('branches', 'How split_model divides the network.', SPLITS[1:])
     num_ps: int = option(0, 'Parameter servers. 0 = 1 for in_graph, 2 for between_graph.')
     num_workers: int = option(2, 'Workers of in_graph and between_graph.')
+    partition_mb: float = option(
+        0.0, 'With several ps, cut trained variables of more than so many MB into slices. 0 = none is cut.')
     images_per_tower: int = option(2, 'Images per step of each tower.')
     num_classes: int = option(1000, 'Classes, without the background.')
     network_gbits: float = option(10.0, 'Speed of the network for which to predict, in Gbit/s.')

@@ -35,13 +35,14 @@ class Placement:
     """variables: the devices that hold the variables, filled by size. towers: those of this graph.
 
     wire_dtype: in which weights and gradients cross between machines. prefetch: a step computes with the weights that
-    were fetched during the step before.
+    were fetched during the step before. partition_mb: trained variables of more MB are cut into slices; 0 = none.
     """
 
     variables: tuple[str, ...]
     towers: tuple[Tower, ...]
     wire_dtype: str = 'float32'
     prefetch: bool = False
+    partition_mb: float = 0.0
 
     @property
     def hosts(self) -> tuple[str, ...]:

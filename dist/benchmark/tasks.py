@@ -18,7 +18,7 @@ from dist.in_graph import unfiltered_config
 from dist.server import session_config, start_server
 from dist.sync import SyncReplicas
 from dist.worker import cluster_machine
-from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
+from inception_mg.config import ClusterConfig, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.fast.choice import operations_for
 from inception_mg.model.losses import TowerLoss, classification_loss
 from inception_mg.placement import bytes_of, in_graph
@@ -71,7 +71,7 @@ def in_graph_client(cluster: Cluster, data: DataConfig, model: ModelConfig, opti
 def worker(cluster: Cluster, sync: bool, data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig) -> Contender:
     """A worker that trains on synthetic input, asynchronously or synchronously with all others; with the hooks
     of every training loop."""
-    machine = cluster_machine(cluster, local_machine(DeviceConfig()))
+    machine = cluster_machine(cluster, local_machine(DeviceConfig()), ClusterConfig())
     server = start_server(cluster, machine.session_config)
     wrapped: list[SyncReplicas] = []
 
@@ -98,7 +98,7 @@ def null_worker(cluster: Cluster, data: DataConfig, model: ModelConfig, optimize
     weights have come, and are put down on the ps. update: they are applied there, as in training.
     """
     shapes = trainable_shapes(data, model)
-    machine = cluster_machine(cluster, local_machine(DeviceConfig()))
+    machine = cluster_machine(cluster, local_machine(DeviceConfig()), ClusterConfig())
     server = start_server(cluster, machine.session_config)
     host = machine.placement.towers[0].host
     with tf.Graph().as_default() as graph:

@@ -12,9 +12,9 @@ from inception_mg.config import DataConfig, DeviceConfig, ModelConfig, Optimizer
 from inception_mg.dealing import largest_first
 from inception_mg.fast.choice import fast_operations
 from inception_mg.model.losses import classification_loss
-from inception_mg.placement import one_device
+from inception_mg.placement import bytes_of, one_device
 from inception_mg.training.devices import session_config
-from inception_mg.training.ps_strategy import trained_sizes
+from inception_mg.training.ps_strategy import trained_specs
 from inception_mg.training.task import Task
 
 v1 = tf.compat.v1
@@ -22,7 +22,8 @@ v1 = tf.compat.v1
 
 def trained_variables(build_tower: Callable[[], object]) -> dict[str, int]:
     """Name -> bytes of what a network trains, in its order, from a graph that is thrown away."""
-    return trained_sizes(Task(None, lambda batch, tower: build_tower(), 1, 1), (), one_device().towers[0])
+    specs = trained_specs(Task(None, lambda batch, tower: build_tower(), 1, 1), (), one_device().towers[0])
+    return {name: bytes_of(spec) for name, spec in specs.items()}
 
 
 def build_inception(size: int = 299) -> None:

@@ -157,7 +157,8 @@ def network_of_graph(data: DataConfig, model: ModelConfig) -> list[Variable]:
         slots = {name for name in (v.op.name for v in v1.global_variables()) if name.endswith(
             ('/RMSProp', '/RMSProp_1', '/ExponentialMovingAverage'))}
         macs = multiply_adds(graph, kernels)
-        found = [Variable(v.op.name, bytes_of(v), macs.get(v.op.name, 0), v.op.name in kernels)
+        found = [Variable(v.op.name, bytes_of(v), macs.get(v.op.name, 0), v.op.name in kernels,
+                          tuple(v.shape.as_list()))
                  for v in v1.global_variables() if v.op.name not in slots and v.dtype == tf.float32]
         plan = plan_step(step.train_op, list(kernels.values()), f'/job:worker/task:0{CPU}')
     place = largest_first(found, PS)

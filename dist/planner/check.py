@@ -13,13 +13,15 @@ _CLUSTER = re.compile(r'cluster +worker \d+ of (\d+) ps and (\d+) workers?, (asy
 _BATCH = re.compile(r'batch +\d+ images per update; here (\d+) = (\d+) towers?')
 _WIRE = re.compile(r'wire +a step of each worker pulls ([\d.]+) MB')
 _PACE = re.compile(r'worker (\d+) made (\d+) steps in ([\d.]+) s(?:, (\d+)% of it waiting for updates)?: ([\d.]+) MB/s')
+_SLICES = re.compile(r'slices +--partition_mb=([\d.]+):')
 _SERVES = re.compile(r'worker \d+ serves on (\S+):\d+')
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """What was logged. images, towers: of one worker's step. megabytes: that it pulls; 0 = not said. steps: worker ->
-    (steps, seconds, share of them that it waited for updates, or None). one_machine: all listened on loopback."""
+    (steps, seconds, share of them that it waited for updates, or None). one_machine: all listened on loopback.
+    partition: bytes above which variables were cut into slices; 0 = none were."""
 
     ps: int
     workers: int
@@ -30,6 +32,7 @@ class Run:
     megabytes: float
     steps: dict[int, tuple[int, float, float | None]]
     one_machine: bool
+    partition: int = 0
 
     @property
     def images_per_sec(self) -> float:
@@ -48,7 +51,7 @@ def read_run(train_dir: str) -> Run:
                         'clusters put what each task prints there, a file per task')
     steps, found = {}, {}
     for text in texts:
-        for name, pattern in (('cluster', _CLUSTER), ('batch', _BATCH), ('wire', _WIRE)):
+        for name, pattern in (('cluster', _CLUSTER), ('batch', _BATCH), ('wire', _WIRE), ('slices', _SLICES)):
             if matches := list(pattern.finditer(text)):
                 found[name] = matches[-1]
         for match in _PACE.finditer(text):
@@ -61,7 +64,8 @@ def read_run(train_dir: str) -> Run:
     return Run(int(ps), int(workers), manner != 'asynchronous', int(needed or 1), int(found['batch'][1]),
                int(found['batch'][2]), float(found['wire'][1]) if 'wire' in found else 0.0,
                {worker: one for worker, one in steps.items() if one[1]},
-               bool(hosts) and hosts <= {'127.0.0.1', 'localhost', '[::1]'})
+               bool(hosts) and hosts <= {'127.0.0.1', 'localhost', '[::1]'},
+               round(float(found['slices'][1]) * 1e6) if 'slices' in found else 0)
 
 
 def compare_run(train_dir: str, machine: Machine, gbits: float) -> list[str]:
@@ -73,7 +77,7 @@ def compare_run(train_dir: str, machine: Machine, gbits: float) -> list[str]:
                         f'of {size:.1f} MB: calibrate with the flags of the run')
     half = bool(run.megabytes) and run.megabytes / size < 0.75
     planner = Planner(machine, Question(run.sync, run.towers, run.images // run.towers,
-                                        bytes_factor=0.5 if half else 1.0))
+                                        bytes_factor=0.5 if half else 1.0, partition=run.partition))
     if run.one_machine:
         step = shared_cores(planner, run.workers)
         predicted, how = (run.needed if run.sync else run.workers) * run.images / step, 'all tasks share its cores'

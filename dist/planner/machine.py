@@ -94,8 +94,10 @@ def load(path: str) -> Machine:
     if values.pop('planner') != VERSION:
         raise UserError(f'--machine={path} was written by another version of plan.py: calibrate again')
     try:
-        values['variables'] = tuple(Variable(str(name), int(size), int(macs), bool(trained))
-                                    for name, size, macs, trained in values['variables'])
+        # What an earlier version wrote has no shapes.
+        values['variables'] = tuple(Variable(str(name), int(size), int(macs), bool(trained), *(tuple(map(int, shape))
+                                                                                               for shape in shapes))
+                                    for name, size, macs, trained, *shapes in values['variables'])
         values['speeds'] = {int(batch): float(speed) for batch, speed in values['speeds'].items()}
         values['ranges'] = {name: (float(low), float(high)) for name, (low, high) in values['ranges'].items()}
         values['measured'] = {int(count): float(speed) for count, speed in values['measured'].items()}

@@ -5,21 +5,25 @@ tf_cnn_benchmarks of 2017 builds them. No TensorFlow: these are shapes.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from inception_mg.dealing import BYTES
+
 CLASSES = 1001
-BYTES = 4  # Of a float32.
 
 
 class Variable(NamedTuple):
     """bytes: of its value. macs: multiply-adds for one example, forward; only kernels have some. trained: whether it
-    crosses the wire (the others, moving statistics, only take room on a ps)."""
+    crosses the wire (the others, moving statistics, only take room on a ps). shape: of its value; () where only its
+    bytes are known."""
 
     name: str
     bytes: int
     macs: int = 0
     trained: bool = True
+    shape: tuple[int, ...] = ()
 
 
 Network = tuple[Variable, ...]
@@ -52,16 +56,16 @@ class _Layers:
              ) -> None:
         self.side = reduced(self.side, height, stride, padding)
         name = name or f'conv{len(self.made)}'
-        weights = height * width * self.channels * outputs
-        self._add(f'{name}/weights', weights, weights * self.side ** 2)
+        kernel = (height, width, self.channels, outputs)
+        self._add(f'{name}/weights', kernel, math.prod(kernel) * self.side ** 2)
         for part in self._normalised or ('biases',):
-            self._add(f'{name}/{part}', outputs, 0, part not in STATISTICS)
+            self._add(f'{name}/{part}', (outputs,), 0, part not in STATISTICS)
         self.channels = outputs
 
     def dense(self, outputs: int, name: str = '') -> None:
         name = name or f'dense{len(self.made)}'
-        self._add(f'{name}/weights', self.channels * outputs, self.channels * outputs)
-        self._add(f'{name}/biases', outputs)
+        self._add(f'{name}/weights', (self.channels, outputs), self.channels * outputs)
+        self._add(f'{name}/biases', (outputs,))
         self.channels, self.side = outputs, 1
 
     def pool(self, size: int = 3, stride: int = 2, padding: str = 'VALID') -> None:
@@ -92,8 +96,8 @@ class _Layers:
             after = self.side
         self.side, self.channels = after, ends
 
-    def _add(self, name: str, count: int, macs: int = 0, is_trained: bool = True) -> None:
-        self.made.append(Variable(name, BYTES * count, macs, is_trained))
+    def _add(self, name: str, shape: tuple[int, ...], macs: int = 0, is_trained: bool = True) -> None:
+        self.made.append(Variable(name, BYTES * math.prod(shape), macs, is_trained, shape))
 
 
 STATISTICS = ('moving_mean', 'moving_variance')

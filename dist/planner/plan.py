@@ -7,6 +7,7 @@ from dist.planner import model, placing
 from dist.planner.machine import Machine
 from dist.planner.model import Job, Pace
 from dist.planner.networks import Variable, trained
+from inception_mg.dealing import BYTES, slices
 
 ENOUGH = 0.98       # Of the best number of ps, what the fewest must reach.
 MOST_PS = 64
@@ -61,12 +62,12 @@ class Row:
 
 
 def pieces(variables: Sequence[Variable], partition: int) -> list[Variable]:
-    """The trained variables, those above `partition` bytes cut into equal slices; each slice crosses by itself."""
+    """The trained variables, those above `partition` bytes cut into slices as training does; each crosses by itself."""
     found = []
     for variable in trained(variables):
-        count = -(-variable.bytes // partition) if partition else 1
-        found += [Variable(f'{variable.name}/{part}', variable.bytes // count, variable.macs // count)
-                  for part in range(count)]
+        sizes = slices(variable.shape or (variable.bytes // BYTES,), partition)
+        found += [Variable(f'{variable.name}/{part}', size, variable.macs * size // variable.bytes)
+                  for part, size in enumerate(sizes)]
     return found
 
 

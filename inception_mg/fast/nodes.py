@@ -20,7 +20,7 @@ class Nodes:
         self._graph_def = v1.GraphDef(versions=v1.get_default_graph().graph_def_versions)
         self._given: dict[str, tf.Tensor] = {}
         self._constants: dict[tuple, str] = {}
-        self._variables: list[dict[str, str]] = []
+        self._variables: list[dict] = []
 
     def add(self, op: str, name: str, device: str, inputs: Sequence[str] = (), **attributes: v1.AttrValue) -> str:
         """Describes an operation; returns its name, by which others take its first output ('^' before: wait for it)."""
@@ -46,8 +46,9 @@ class Nodes:
             parts.append(self._constants[key, device])
         return self.add('Fill', name, device, parts, T=_type(tf.float32), index_type=_type(tf.int32))
 
-    def add_variable(self, name: str, device: str, shape: tf.TensorShape, initial: str) -> str:
-        """Describes a float32 variable that is not trained; `initial` is the name of its initial value."""
+    def add_variable(self, name: str, device: str, shape: tf.TensorShape, initial: str, part=None) -> str:
+        """Describes a float32 variable that is not trained; `initial` is the name of its initial value. part: what it
+        is a slice of, see slices.description."""
         f32 = _type(tf.float32)
         self.add('VarHandleOp', name, device, dtype=f32, shape=v1.AttrValue(shape=shape.as_proto()),
                  shared_name=v1.AttrValue(s=name.encode()))
@@ -55,7 +56,7 @@ class Nodes:
         read = self.add('ReadVariableOp', f'{name}/Read', device, [name], dtype=f32)
         self._variables.append({'variable_name': f'{name}:0', 'initializer_name': assign,
                                 'initial_value_name': initial if ':' in initial else f'{initial}:0',
-                                'snapshot_name': f'{read}:0'})
+                                'snapshot_name': f'{read}:0', 'save_slice_info_def': part})
         return name
 
     def add_float(self, op: str, name: str, device: str, inputs: Sequence[str] = (), key: str = 'T',
@@ -81,7 +82,7 @@ class VariableGetter:
                  collections=None, **kwargs) -> tf.Variable:
         """The variable that v1.get_variable is asked for, new or again."""
         if name not in self._made:
-            if collections or not callable(initializer):
+            if collections or not callable(initializer) or kwargs.get('partitioner'):
                 return getter(name, shape, dtype, initializer, trainable=trainable, collections=collections,
                               **(kwargs | {'use_resource': True}))
             initializer = initializer() if isinstance(initializer, type) else initializer
@@ -106,7 +107,7 @@ def build_variable(name: str, shape: Sequence[int], dtype: tf.DType, initializer
                  snapshot_name=read.name)
 
 
-def _wrap(trainable: bool, **names: str) -> tf.Variable:
+def _wrap(trainable: bool, **names) -> tf.Variable:
     """The object for operations that there are; it is listed where all variables are."""
     variable = v1.Variable(variable_def=_variable_def()(is_resource=True, trainable=trainable, **names),
                            use_resource=True)

@@ -15,7 +15,7 @@ class Operations:
     conv2d: Callable | None = None              # In training; plain: tf.nn.conv2d.
     batch_norm_relu: Callable | None = None     # In training; plain: Layers.activate.
     recolour: Callable | None = None            # Plain: distortions.distort_colours.
-    variable_getter: Callable | None = None     # Makes a custom getter; plain: towers.get_resource.
+    variable_getter: Callable | None = None     # Makes a custom getter; plain: partition.get_resource.
     make_optimizer: Callable | None = None      # Plain: v1.train.RMSPropOptimizer.
     build_averages: Callable | None = None      # Plain: optimizers.build_averages.
     build_moves: Callable | None = None         # Plain: optimizers.build_moves.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from inception_mg.fast.nodes import Nodes, VariableGetter
+from inception_mg.slices import description
 
 v1 = tf.compat.v1
 
@@ -31,9 +32,12 @@ class RMSProp(v1.train.RMSPropOptimizer):
 
 def build_averages(averaged: Sequence[tf.Variable], suffix: str) -> list[tf.Variable]:
     """As optimizers.build_averages; suffix: what their names end in."""
-    nodes = Nodes()
-    names = [nodes.add_variable(variable.op.name + suffix, variable.device, variable.shape,
-                                nodes.given(variable.initial_value)) for variable in averaged]
+    nodes, names = Nodes(), []
+    for variable in averaged:
+        if part := description(variable):
+            part.full_name += suffix
+        names.append(nodes.add_variable(variable.op.name + suffix, variable.device, variable.shape,
+                                        nodes.given(variable.initial_value), part))
     made = nodes.build()
     return [made[name] for name in names]
 

@@ -1,6 +1,7 @@
 """What a step is going to move, told before it runs: from the placement alone, and from the graph."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from inception_mg.training.step_records import Transfer
 v1 = tf.compat.v1
 WEIGHTS, GRADIENTS, STATISTICS = 'weights', 'gradients', 'statistics'
 ACTIVATIONS, INPUT, OTHER = 'activations', 'input', 'other'
+_COMES_APART = re.compile(r'/joined(_\d+)?_grad/')  # The gradient of a variable in slices, see partition.Slices.
 ANYWHERE = ''  # The device of a constant that asks for none: the runtime puts it beside whoever wants it.
 KINDS = (WEIGHTS, GRADIENTS, ACTIVATIONS, INPUT, STATISTICS, OTHER)
 
@@ -149,6 +151,8 @@ def _kind(producer: tf.Operation, users: Sequence[tf.Operation], weights: set[st
     variable = _variable_read(producer)
     if variable:
         return WEIGHTS if variable in weights else OTHER
+    if any(_COMES_APART.search(user.name) for user in users):
+        return GRADIENTS
     scopes = {user.name.partition('/')[0] for user in (producer, *users)}
     for scope, kind in (('average', GRADIENTS), ('statistics', STATISTICS), ('input', INPUT)):
         if any(name == scope or name.startswith(f'{scope}_') for name in scopes):

@@ -63,12 +63,16 @@ def _in_graph(config: ReportConfig, devices: Sequence[str]) -> Way:
     num_ps, workers = config.num_ps or 1, config.num_workers
     return Way('in_graph', f'4  In-graph: one client, {workers} workers, {num_ps} ps',
                'One graph holds the towers of every worker. Each machine gets the weights once and sends one gradient.',
-               (placements.in_graph(num_ps, [devices] * workers),), num_ps, workers)
+               _cut(config, [placements.in_graph(num_ps, [devices] * workers)]), num_ps, workers)
 
 
 def _between_graph(config: ReportConfig, devices: Sequence[str]) -> Way:
     num_ps, workers = config.num_ps or 2, config.num_workers
     return Way('between_graph', f'5  Between-graph: {workers} workers, each its own client, {num_ps} ps',
                'Every worker has a graph of its own over the same variables: as many bytes, no client to wait for.',
-               tuple(placements.between_graph(num_ps, task, placements.multi_gpu(devices).towers)
-                     for task in range(workers)), num_ps, workers)
+               _cut(config, [placements.between_graph(num_ps, task, placements.multi_gpu(devices).towers)
+                             for task in range(workers)]), num_ps, workers)
+
+
+def _cut(config: ReportConfig, found: Sequence[Placement]) -> tuple[Placement, ...]:
+    return tuple(dataclasses.replace(one, partition_mb=config.partition_mb) for one in found)

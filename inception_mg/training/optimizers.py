@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 
 from inception_mg.fast.operations import PLAIN, Operations
+from inception_mg.training.partition import get_beside
 from inception_mg.weights.checkpoints import AVERAGE
 
 v1 = tf.compat.v1
@@ -55,8 +56,7 @@ def build_averages(averaged: Sequence[tf.Variable], suffix: str) -> list[tf.Vari
     made = []
     for variable in averaged:
         with tf.device(variable.device), tf.control_dependencies(None):
-            made.append(v1.get_variable(variable.op.name + suffix, initializer=variable.initial_value, trainable=False,
-                                        use_resource=True))
+            made.append(get_beside(variable, suffix))
     return made
 
 

@@ -1,17 +1,18 @@
-"""On which of a placement's devices a variable is made: the trained ones dealt largest first, whatever their order.
+"""On which of a placement's devices a variable is made: the trained ones dealt largest first, whatever their order, and
+large ones in slices.
 
 For that the sizes must be known before the first variable is made. They come from a dry build: the model once more, in
 a graph of its own that is thrown away, with placeholders for its weights. (Inception v3: 0.7 s, once per process of a
 job with several ps; with real variables it is 1.2 s.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 from inception_mg import dealing
 from inception_mg.fast.operations import PLAIN
-from inception_mg.placement import Tower
+from inception_mg.placement import Tower, bytes_of
 from inception_mg.training.task import Task
 
 v1 = tf.compat.v1
@@ -22,23 +23,42 @@ class LargestFirst:
 
     Trained variables go where `learn` has dealt them, and so to the same device in every process that builds the same
     model. Others, and all before `learn`, go to the device that holds the fewest bytes. Checkpoints do not depend on
-    it. loads: bytes per device so far, those that are dealt included.
+    it. loads: bytes per device so far, those that are dealt included. cuts: name -> axis and rows of the slices of each
+    variable that is cut; partitioners: what v1.get_variable needs for it, see partition.py.
     """
 
-    def __init__(self, devices: int):
+    def __init__(self, devices: int, most: int = 0):
+        """most: bytes of a trained variable above which it is cut into slices; 0 = none is."""
         self.loads = [0] * devices
-        self._places: dict[str, int] = {}
+        self.cuts: dict[str, tuple[int, list[int]]] = {}
+        self.partitioners: dict[str, Callable] = {}
+        self._most, self._places = most, {}
 
     def learn(self, task: Task, batch: object, tower: Tower) -> None:
         """Deals the variables that `task` trains; with one device there is nothing to deal. batch: like that of
         `tower`, for its shapes."""
-        if len(self.loads) == 1:
-            return
-        sizes = trained_sizes(task, batch, tower)
+        if len(self.loads) > 1:
+            self.deal(trained_specs(task, batch, tower))
+
+    def deal(self, specs: dict[str, tf.TensorSpec]) -> None:
+        """Deals variables of these names and shapes."""
+        sizes: dict[str, int] = {}
+        for name, spec in specs.items():
+            axis, rows = dealing.cut(spec.shape.as_list(), self._most)
+            if len(rows) < 2:
+                sizes[name] = bytes_of(spec)
+                continue
+            self.cuts[name], self.partitioners[name] = (axis, rows), v1.fixed_size_partitioner(len(rows), axis)
+            sizes |= {f'{name}/part_{number}': size  # TensorFlow's names.
+                      for number, size in enumerate(dealing.slices(spec.shape.as_list(), self._most))}
         for (name, size), device in zip(sizes.items(), dealing.largest_first(list(sizes.values()), len(self.loads)),
                                         strict=True):
             self._places[name] = device
             self.loads[device] += size
+
+    def place_of(self, name: str) -> int:
+        """The index of the device to which a variable or slice was dealt."""
+        return self._places[name]
 
     def __call__(self, op: tf.Operation) -> int:
         """Returns the index of the device for the variable operation `op`."""
@@ -50,9 +70,22 @@ class LargestFirst:
         return device
 
 
-def trained_sizes(task: Task, batch: object, tower: Tower) -> dict[str, int]:
-    """Name -> bytes of the variables that `task` trains, in the order of the model; `batch` is only looked at."""
-    sizes: dict[str, int] = {}
+def device_setter(devices: Sequence[str], strategy: LargestFirst) -> Callable:
+    """replica_device_setter for one device, or for the tasks of one job; ValueError for other lists."""
+    specs = [tf.DeviceSpec.from_string(device) for device in devices]
+    tasks = [spec.task for spec in specs]
+    if tasks not in ([None], list(range(len(specs)))) or len({spec.replace(task=None) for spec in specs}) != 1:
+        raise ValueError(f'variables must be on one device or on tasks 0, 1, ... of one job, not {devices}')
+    # A device without a task (one machine) is taken by the setter as it is.
+    return v1.train.replica_device_setter(
+        ps_tasks=len(specs), ps_device=specs[0].replace(task=None).to_string(),
+        worker_device='', ps_strategy=strategy)
+
+
+def trained_specs(task: Task, batch: object, tower: Tower) -> dict[str, tf.TensorSpec]:
+    """Name -> shape and dtype of the variables that `task` trains, in the order of the model; `batch` is only looked
+    at."""
+    found: dict[str, tf.TensorSpec] = {}
     operations = task.operations or PLAIN
     make = operations.variable_getter() if operations.variable_getter else None
 
@@ -63,7 +96,7 @@ def trained_sizes(task: Task, batch: object, tower: Tower) -> dict[str, int]:
                                                                                          **kwargs)
         value = v1.placeholder(dtype or tf.float32, shape, name)
         if not name.startswith(task.frozen or ('\0',)):
-            sizes.setdefault(name, value.shape.num_elements() * value.dtype.size)
+            found.setdefault(name, tf.TensorSpec(value.shape, value.dtype))
         return value
 
     specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), batch)
@@ -71,4 +104,4 @@ def trained_sizes(task: Task, batch: object, tower: Tower) -> dict[str, int]:
         v1.train.create_global_step()
         inputs = tf.nest.map_structure(lambda spec: v1.placeholder(spec.dtype, spec.shape), specs)
         task.loss_for(inputs, tower)
-    return sizes
+    return found

@@ -11,6 +11,7 @@ from inception_mg.config import RunConfig
 from inception_mg.errors import FlagError
 from inception_mg.run_dir.run_state import refuse_stopped
 from inception_mg.run_dir.written import Written
+from inception_mg.slices import saved_name, wholes
 from inception_mg.weights import checkpoints
 from inception_mg.weights.sources import Weights, open_weights
 from inception_mg.weights.warm_start import WarmStart, plan_warm_start
@@ -65,9 +66,9 @@ class Start(NamedTuple):
     def check(self, frozen: Sequence[str] = ()) -> None:
         """Raises UserError if the checkpoint is not of this model, or if weights were frozen that nobody trained."""
         if self.resume_path:
-            new = {variable.op.name for variable in lacking_slots(self.checkpoint, v1.global_variables())}
-            checkpoints.check_shapes(self.checkpoint,
-                                     {v.op.name: v for v in v1.global_variables() if v.op.name not in new},
+            new = {saved_name(variable) for variable in lacking_slots(self.checkpoint, v1.global_variables())}
+            wanted = {name: whole for name, whole in wholes(v1.global_variables()).items() if name not in new}
+            checkpoints.check_shapes(self.checkpoint, wanted,
                                      'it is of another model; give the flags it was trained with, or another train_dir')
         elif self.weights:
             self._plan()
@@ -80,23 +81,23 @@ class Start(NamedTuple):
         the moving averages at them."""
         if not self.weights:
             return None
-        by_name = {v.op.name: v for v in v1.global_variables()}
-        fed, assigns = {}, []
-        for variable in self._plan().taken:
-            name = variable.op.name
-            with tf.device(None), tf.device(variable.device):
-                fed[name] = v1.placeholder(tf.float32, variable.shape)
-                assigns += [target.assign(fed[name], read_value=False)
-                            for target in (variable, by_name[name + checkpoints.AVERAGE])]
+        by_name = wholes(v1.global_variables())
+        fed, assigns = [], []
+        for name, _, parts in self._plan().taken:
+            for (variable, piece), (average, _) in zip(parts, by_name[name + checkpoints.AVERAGE].parts, strict=True):
+                with tf.device(None), tf.device(variable.device):
+                    fed.append((v1.placeholder(tf.float32, variable.shape), name, piece))
+                    assigns += [target.assign(fed[-1][0], read_value=False) for target in (variable, average)]
 
         def init_fn(session: v1.Session) -> None:
-            session.run(assigns, {value: self.weights.read(name) for name, value in fed.items()})
+            values = {name: self.weights.read(name) for _, name, _ in fed}
+            session.run(assigns, {value: values[name][piece] for value, name, piece in fed})
 
         return init_fn
 
     def _plan(self) -> WarmStart:
-        by_name = {v.op.name: v for v in v1.global_variables()}
-        model = [v for name, v in by_name.items() if name + checkpoints.AVERAGE in by_name]
+        by_name = wholes(v1.global_variables())
+        model = [whole for name, whole in by_name.items() if name + checkpoints.AVERAGE in by_name]
         return plan_warm_start(self.weights, model, self.fine_tune)
 
 
@@ -158,7 +159,9 @@ def build_saver(run: RunConfig) -> JobSaver:
 def lacking_slots(checkpoint: str, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
     """The optimizer's slots, and its own counters, that `checkpoint` does not have."""
     there = checkpoints.open_checkpoint(checkpoint).get_variable_to_shape_map()
-    model = {v.op.name.removesuffix(checkpoints.AVERAGE) for v in variables if v.op.name.endswith(checkpoints.AVERAGE)}
-    return [v for v in variables if v.op.name not in there and (
-        v.op.name.rpartition('/')[0] in model and not v.op.name.endswith(checkpoints.AVERAGE)
-        or re.fullmatch(r'beta[12]_power', v.op.name))]
+    names = [saved_name(v) for v in variables]
+    model = {name.removesuffix(checkpoints.AVERAGE) for name in names if name.endswith(checkpoints.AVERAGE)}
+    lacking = {name for name in names if name not in there and (
+        name.rpartition('/')[0] in model and not name.endswith(checkpoints.AVERAGE)
+        or re.fullmatch(r'beta[12]_power', name))}
+    return [v for v, name in zip(variables, names, strict=True) if name in lacking]

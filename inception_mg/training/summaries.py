@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from inception_mg.slices import saved_name
 from inception_mg.training.task import Batch
 from inception_mg.training.train_step import TrainStep
 
@@ -21,10 +22,10 @@ class SummaryHook(v1.train.SessionRunHook):
     """
 
     def __init__(self, step: TrainStep, every_secs: float, writer: v1.summary.FileWriter):
-        histograms = {}
-        for gradient, variable in step.gradients:
-            histograms[f'{variable.op.name}/gradient'] = gradient
-            histograms[variable.op.name] = variable
+        histograms: dict[str, list] = {}
+        for gradient, variable in step.gradients:  # Slices of one variable are counted together.
+            histograms.setdefault(f'{saved_name(variable)}/gradient', []).append(gradient)
+            histograms.setdefault(saved_name(variable), []).append(variable)
         # Nothing enters the graph's collections.
         images = [v1.summary.image('distorted_images', images, max_outputs=4, collections=[])
                   for images in images_in(step.batch)[:1]]
@@ -47,7 +48,9 @@ class SummaryHook(v1.train.SessionRunHook):
         fetched_v = run_values.results
         for images_v in fetched_v['images']:
             self._writer.add_summary(images_v, fetched_v['step'])
-        self._writer.add_summary(histograms_of(fetched_v['histograms']), fetched_v['step'])
+        whole_v = {tag: np.concatenate([part.ravel() for part in parts])
+                   for tag, parts in fetched_v['histograms'].items()}
+        self._writer.add_summary(histograms_of(whole_v), fetched_v['step'])
         self._next = time.monotonic() + self._every_secs
 
     def end(self, session):

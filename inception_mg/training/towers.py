@@ -13,9 +13,10 @@ from inception_mg.errors import UserError
 from inception_mg.fast.operations import PLAIN, Operations
 from inception_mg.model.tower_loss import Statistic, TowerLoss
 from inception_mg.placement import CPU, Placement, Tower, host_of
-from inception_mg.training import wire
+from inception_mg.slices import saved_name
+from inception_mg.training import partition, wire
 from inception_mg.training.optimizers import build_moves
-from inception_mg.training.ps_strategy import LargestFirst
+from inception_mg.training.ps_strategy import LargestFirst, device_setter
 from inception_mg.training.task import Batch, DatasetFor, LossFor
 
 v1 = tf.compat.v1
@@ -49,13 +50,14 @@ class Variables:
         self.trainable: list[tf.Variable] = []
         self.frozen: list[tf.Variable] = []
         self._frozen_scopes = tuple(frozen_scopes)
-        self._get = operations.variable_getter() if operations.variable_getter else get_resource
+        strategy = strategy or LargestFirst(len(devices))
+        self._slices = partition.Slices(operations.variable_getter, strategy, devices)
         fetch = functools.partial(wire.fetch, dtype=wire_dtype, operations=operations)
         self._ways = (wire.Copies if prefetch else operations.reads or wire.Reads)(fetch)
         self._ways_of_frozen = wire.Copies(fetch, for_ever=True)
         self._reads: dict[tuple[str, str], tf.Tensor] = {}
         self._made: set[str] = set()
-        self._setter = _device_setter(devices, strategy or LargestFirst(len(devices)))
+        self._setter = device_setter(devices, strategy)
 
     @contextlib.contextmanager
     def on(self, host: str) -> Iterator[dict[str, tf.Tensor]]:
@@ -70,18 +72,20 @@ class Variables:
             # Inner scopes go first: under '/device:GPU:1' the setter would put the variable on the
             # GPU of the ps. Control dependencies go too: a read belongs to the whole step.
             with tf.device(None), v1.device(self._setter), tf.control_dependencies(None):
-                variable = self._get(getter, name, *args, **kwargs)
+                parts = self._slices.get(getter, name, *args, **kwargs)
+            variable = parts[0]
             if variable.trainable and variable.dtype != tf.float32:
                 raise UserError(f'the variable {name} is {variable.dtype.name}: trained variables are float32; cast '
                                 'the value that get_variable returns')
             frozen = name.startswith(self._frozen_scopes)
             if name not in self._made and (frozen or variable.trainable):
                 self._made.add(name)
-                (self.frozen if frozen else self.trainable).append(variable)
+                (self.frozen if frozen else self.trainable).extend(parts)
             if not variable.trainable:
                 return variable
-            reads[variable.name] = self.read(variable, _host_here())
-            return reads[variable.name]
+            host = _host_here()
+            reads.update({part.name: self.read(part, host) for part in parts})
+            return self._slices.join(name, [reads[part.name] for part in parts], host)
 
         with v1.variable_scope(v1.get_variable_scope(), custom_getter=read_once, reuse=v1.AUTO_REUSE), tf.device(host):
             yield reads
@@ -110,11 +114,6 @@ class Variables:
         frozen weights of another machine; else nothing."""
         (fills, refills), (frozen, _) = self._ways.build_fetches(), self._ways_of_frozen.build_fetches()
         return [*fills, *frozen], refills
-
-
-def get_resource(getter: Callable, name: str, *args, **kwargs) -> tf.Variable:
-    """The variable that v1.get_variable is asked for; a custom getter, see v1.variable_scope."""
-    return getter(name, *args, **(kwargs | {'use_resource': True}))
 
 
 def read_batches(placement: Placement, dataset_for: DatasetFor, batch_size: int
@@ -164,9 +163,9 @@ def build_towers(placement: Placement, variables: Variables, batches: Sequence[B
             total = total / len(placement.towers) if len(placement.towers) > 1 else total
             # Colocated: else the backward operations of a branch run on the tower's own device.
             gradients = v1.gradients(total, reads, colocate_gradients_with_ops=True)
-        missing = [v.op.name for v, g in zip(variables.trainable, gradients, strict=True) if g is None]
+        missing = [saved_name(v) for v, g in zip(variables.trainable, gradients, strict=True) if g is None]
         if missing:
-            raise UserError(f'the loss does not depend on {", ".join(missing)}')
+            raise UserError(f'the loss does not depend on {", ".join(dict.fromkeys(missing))}')
         results.append(TowerGradients(loss, gradients, [read.device for read in reads]))
     return results
 
@@ -213,15 +212,3 @@ def _host_here() -> str:
     """The CPU of the machine that the enclosing device scopes name."""
     with tf.control_dependencies(None), tf.device(CPU):
         return tf.no_op('here').device
-
-
-def _device_setter(devices: Sequence[str], strategy: LargestFirst) -> Callable:
-    """replica_device_setter for one device, or for the tasks of one job."""
-    specs = [tf.DeviceSpec.from_string(device) for device in devices]
-    tasks = [spec.task for spec in specs]
-    if tasks not in ([None], list(range(len(specs)))) or len({spec.replace(task=None) for spec in specs}) != 1:
-        raise ValueError(f'variables must be on one device or on tasks 0, 1, ... of one job, not {devices}')
-    # A device without a task (one machine) is taken by the setter as it is.
-    return v1.train.replica_device_setter(
-        ps_tasks=len(specs), ps_device=specs[0].replace(task=None).to_string(),
-        worker_device='', ps_strategy=strategy)

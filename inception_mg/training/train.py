@@ -14,7 +14,7 @@ from inception_mg.placement import Placement, describe
 from inception_mg.reasons import reason_of
 from inception_mg.run_dir import run_state
 from inception_mg.run_dir.metrics_log import MetricsLog
-from inception_mg.training import hooks, summaries
+from inception_mg.training import hooks, partition, summaries
 from inception_mg.training.devices import local_machine
 from inception_mg.training.recipe import describe_schedule, with_epochs
 from inception_mg.training.start import Start, build_saver
@@ -146,6 +146,7 @@ def start_lines(placement: Placement, task: Task, step: TrainStep, aggregated: i
         f'model      {task.title}: {weights:,} weights, {weights * 4 / 1e6:.1f} MB' + (
             ', to train; all others are frozen' if task.frozen else ''),
         f'placement  {place[0]}', *(f'           {line}' for line in place[1:]),
+        *partition.lines(placement, [variable for _, variable in step.gradients]),
         f'batch      {images} images per update; here {task.batch_size} = '
         f'{towers} tower{"s" * (towers > 1)} x {task.batch_size // towers}; {per_epoch:.1f} steps per epoch',
         f'schedule   {describe_schedule(task.optimizer, task.num_examples, images)}']

@@ -52,7 +52,7 @@ def build_train_step(placement: Placement, task: Task, *, reader: int = 0, reade
     host, operations = placement.towers[0].host, task.operations or PLAIN
     if task.seed:
         v1.set_random_seed(task.seed + reader)  # Workers begin with the chief's weights, but differ in their dropout.
-    strategy = LargestFirst(len(placement.variables))
+    strategy = LargestFirst(len(placement.variables), round(placement.partition_mb * 1e6))
     variables = towers.Variables(placement.variables, task.frozen, placement.wire_dtype, placement.prefetch,
                                  operations, strategy)
     with variables.on(host):

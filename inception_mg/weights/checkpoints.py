@@ -15,6 +15,7 @@ import tensorflow as tf
 from inception_mg.errors import UserError
 from inception_mg.paths import STATE_FILE, checkpoint_prefix
 from inception_mg.reasons import reason_of
+from inception_mg.slices import Whole
 from inception_mg.weights.names import AUX_HEAD
 
 v1 = tf.compat.v1
@@ -157,10 +158,10 @@ def read_value(reader, checkpoint: str, name: str) -> np.ndarray:
         raise UserError(f'cannot read {name} of {checkpoint}: {reason_of(error)}') from None
 
 
-def check_shapes(checkpoint: str, wanted: dict[str, tf.Variable], remedy: str) -> None:
+def check_shapes(checkpoint: str, wanted: dict[str, tf.Variable | Whole], remedy: str) -> None:
     """Raises UserError if a wanted name is missing in `checkpoint` or has another shape there.
 
-    wanted: name in the checkpoint -> variable of the graph. remedy: the end of the message.
+    wanted: name in the checkpoint -> variable of the graph, or all its slices. remedy: the end of the message.
     """
     there = open_checkpoint(checkpoint).get_variable_to_shape_map()
     for name, variable in wanted.items():

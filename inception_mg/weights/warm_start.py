@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import tensorflow as tf
-
 from inception_mg.config import SOURCES
+from inception_mg.slices import Whole
 from inception_mg.weights.checkpoints import HEADS
 from inception_mg.weights.names import AUX_HEAD
 from inception_mg.weights.sources import Weights, check_weights, some
@@ -17,7 +16,7 @@ class WarmStart(NamedTuple):
     """taken: the variables that get the weights of the file. anew: names of those that keep their initial values."""
 
     weights: Weights
-    taken: list[tf.Variable]
+    taken: list[Whole]
     anew: list[str]
 
     def lines(self) -> list[str]:
@@ -30,14 +29,14 @@ class WarmStart(NamedTuple):
                 *([f'           begin anew: {some(self.anew)}'] if self.anew else [])]
 
 
-def plan_warm_start(weights: Weights, variables: Sequence[tf.Variable], fine_tune: bool) -> WarmStart:
-    """Decides what each of the model's variables (with the batch-norm statistics) begins with.
+def plan_warm_start(weights: Weights, variables: Sequence[Whole], fine_tune: bool) -> WarmStart:
+    """Decides what each of the model's variables (with the batch-norm statistics; see slices.wholes) begins with.
 
     All are taken, except: with fine_tune the two heads, whose shape is the number of classes, and the auxiliary head's
     second convolution where its kernel follows from another image size; always an auxiliary head that the file does
     not have. Raises UserError naming a variable that is missing or shaped differently.
     """
-    shapes = {variable.op.name: variable.shape.as_list() for variable in variables}
+    shapes = {variable.name: variable.shape for variable in variables}
     left_out = (*HEADS,) if fine_tune else ()
     if not weights.has_aux_head:
         left_out = (*left_out, AUX_HEAD)
@@ -47,5 +46,5 @@ def plan_warm_start(weights: Weights, variables: Sequence[tf.Variable], fine_tun
     wanted = {name: shape for name, shape in shapes.items() if not name.startswith(left_out)}
     remedy = '--width must be that of the checkpoint'
     check_weights(weights, wanted, remedy if fine_tune else f'with other classes use --fine_tune; {remedy}')
-    return WarmStart(weights, [variable for variable in variables if variable.op.name in wanted],
+    return WarmStart(weights, [variable for variable in variables if variable.name in wanted],
                      [name for name in shapes if name not in wanted])

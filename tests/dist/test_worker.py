@@ -49,8 +49,8 @@ def make_worker(data_dir: str, index: int, devices: DeviceConfig, train_dir: str
     run, model, optimizer = RunConfig(train_dir=train_dir, max_steps=9), ModelConfig(width=0.05), OptimizerConfig()
     config = ClusterConfig(sync=True, num_replicas_to_aggregate=2)
     task, aggregated = image_task(data, model, optimizer), workers.aggregated_replicas(cluster, config)
-    job = workers.describe_job(cluster, task, run, workers.manner_of(cluster, config, aggregated))
-    machine = workers.cluster_machine(cluster, local_machine(devices))
+    job = workers.describe_job(cluster, task, run, config, aggregated)
+    machine = workers.cluster_machine(cluster, local_machine(devices), config)
     return workers._Worker(cluster, Peers(cluster, job), machine, task, run, config, aggregated, print)
 
 

@@ -90,15 +90,17 @@ def copy_checkpoint(source: pathlib.Path, target: pathlib.Path) -> None:
         (target / path.name).write_bytes(path.read_bytes())
 
 
-def test_sync_goes_on_from_it_on_two_ps(trained, three_classes, tmp_path):
+def test_sync_goes_on_from_it_on_two_ps_in_slices(trained, three_classes, tmp_path):
+    """From a checkpoint of whole variables to one of the same names."""
     begun = step_in(tf.train.latest_checkpoint(str(trained.train_dir)))
     with TrainingCluster(tmp_path, three_classes, 2, 2, max_steps=begun + 4, sync=True,
-                         wire_dtype='bfloat16') as cluster:
+                         wire_dtype='bfloat16', partition_mb=0.01) as cluster:
         copy_checkpoint(trained.train_dir, cluster.train_dir)
         cluster.start_all()
         assert cluster.wait_exits(limit=LIMIT) == [0] * 4
         chief = cluster.text('worker 0')
         assert f'resumes from model.ckpt-{begun} at step {begun}' in chief and 'restored ' in chief
+        assert re.search(r'slices     --partition_mb=0.01: \d+ variables, 0.\d MB, in \d+ slices', chief)
         assert '8 images per update; here 4 = 1 tower x 4; 3.0 steps per epoch' in chief
         assert cluster.steps('worker 0') == [begun + k for k in range(1, 5)]
         assert 'used [4, 4], dropped as too late [0, 0]' in chief

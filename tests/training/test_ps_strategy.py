@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from inception_mg import dealing
 from inception_mg.placement import CPU, Tower, between_graph
-from inception_mg.training.ps_strategy import trained_sizes
+from inception_mg.training.ps_strategy import trained_specs
 from inception_mg.training.task import Task
 from inception_mg.training.train_step import build_train_step
 
@@ -40,9 +40,9 @@ def test_the_largest_go_first():
 
 def test_a_dry_build_weighs_what_is_trained_and_leaves_nothing():
     with tf.Graph().as_default() as graph:
-        sizes = trained_sizes(TASK, tf.ones([2, 1]), Tower(CPU, CPU))
+        specs = trained_specs(TASK, tf.ones([2, 1]), Tower(CPU, CPU))
         assert [op.type for op in graph.get_operations()] == ['Const']
-    assert sizes == {name: 4 * size for name, size in SIZES.items() if name != 'frozen'}
+    assert specs == {name: tf.TensorSpec([1, size]) for name, size in SIZES.items() if name != 'frozen'}
 
 
 @pytest.mark.parametrize('worker', [0, 3])

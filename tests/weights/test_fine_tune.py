@@ -7,16 +7,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from dist.experiments.rehearsal import start_cluster
 from dist.launch.local import free_ports
 from dist.session import build_initialise
 from inception_mg.config import FREEZE_POINTS, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, RunConfig
 from inception_mg.errors import FlagError, UserError
 from inception_mg.model.inception_v3 import BLOCK_COST, inception_v3, scopes_below
 from inception_mg.model.layers import Layers
+from inception_mg.placement import CPU, between_graph, multi_gpu
+from inception_mg.slices import wholes
 from inception_mg.training.devices import local_machine
 from inception_mg.training.image_task import image_task
 from inception_mg.training.optimizers import build_averages_update
+from inception_mg.training.ps_strategy import LargestFirst
 from inception_mg.training.start import Start
+from inception_mg.training.task import Task
+from inception_mg.training.towers import Variables
 from inception_mg.training.train import train_here
 from inception_mg.training.train_step import build_train_step
 from inception_mg.weights.checkpoints import AVERAGE, HEADS
@@ -196,7 +202,7 @@ def test_another_kernel_of_the_auxiliary_head(weights, three_outputs, tmp_path):
     """It follows from the image size: fine-tuning makes it anew with all that normalises it."""
     kernel = np.zeros([5, 5, *weights['aux_logits/Conv/weights'].shape[2:]], np.float32)
     source = foreign.write(tmp_path / 'source', weights | {'aux_logits/Conv/weights': kernel})
-    anew = plan_warm_start(open_weights(source, 'input'), three_outputs[1], fine_tune=True).anew
+    anew = plan_warm_start(open_weights(source, 'input'), [*wholes(three_outputs[1]).values()], fine_tune=True).anew
     assert set(anew) == {name for name in weights if name.startswith(('aux_logits/Conv/', *HEADS))}
 
 
@@ -223,6 +229,37 @@ def test_a_chief_gives_the_weights_to_the_ps_once(weights, three_outputs, tmp_pa
             newest.append(saver.save(session, str(tmp_path / 'model.ckpt'), 1))
             assert initialise(session) == f'restored {newest[0]}'
             np.testing.assert_array_equal(session.run(model[0]), moved_v)
+
+
+def test_slices_take_their_parts_of_trained_weights(weights, tmp_path):
+    """On two ps, and so do the averages of slices; see tests/training/test_partition.py."""
+    source = foreign.write(tmp_path / 'source', weights)
+    placement = between_graph(2, 0, multi_gpu([CPU]).towers)
+
+    def build(batch=None, tower=None):
+        inception_v3(v1.placeholder(tf.float32, [1, 75, 75, 3]), 4, Layers(is_training=False, width=MODEL.width))
+        return tf.constant(0.0)
+
+    strategy = LargestFirst(2, 3000)
+    strategy.learn(Task(None, build, 1, 1), (), placement.towers[0])
+    assert len(strategy.cuts) > 5
+    with tf.Graph().as_default():
+        with Variables(placement.variables, strategy=strategy).on(placement.towers[0].host):
+            build()
+            made = v1.global_variables()
+            build_averages_update(0.5, made, v1.train.create_global_step())
+        init, init_fn = v1.global_variables_initializer(), start_from(source).build_init_fn()
+        with v1.Session(start_cluster(2, 1, v1.ConfigProto())[0]) as session:
+            session.run(init)
+            init_fn(session)
+            found = wholes(variable for variable in v1.global_variables() if variable.op.name != 'global_step')
+            found_v = session.run({name: [variable for variable, _ in whole.parts] for name, whole in found.items()})
+            for name, whole in found.items():
+                assert len(whole.parts) == 1 or name.removesuffix(AVERAGE) in strategy.cuts
+                value = np.zeros(whole.shape, np.float32)
+                for (_, piece), part_v in zip(whole.parts, found_v[name], strict=True):
+                    value[piece] = part_v
+                np.testing.assert_array_equal(value, weights[name.removesuffix(AVERAGE)], name)
 
 
 def check_taken(session: v1.Session, model: list[tf.Variable], weights: dict[str, np.ndarray]) -> None:
