@@ -20,8 +20,8 @@ FLAGS: Mapping[str, str] = {
     'log_directory': FOLDER, 'checkpoint_dir': CHECKPOINT, 'pretrained_model_checkpoint_path': CHECKPOINT,
     'input': CHECKPOINT, 'data_dir': RECORDS, 'train_directory': EITHER, 'validation_directory': EITHER,
     'source': EITHER, 'image_list': FILE, 'labels_file': FILE, 'bounding_box_file': EITHER,
-    'imagenet_metadata_file': FILE, 'validation_labels': EITHER,
-    'json': FILE, 'png': FILE, 'html': FILE, 'calibrate': FILE, 'laboratory': FILE, 'machine': FILE, 'check': RECORDS, 'output': FILE}
+    'imagenet_metadata_file': FILE, 'validation_labels': EITHER, 'json': FILE, 'png': FILE, 'html': FILE,
+    'calibrate': FILE, 'laboratory': FILE, 'machine': FILE, 'check': RECORDS, 'output': FILE}
 MADE_UP = 'synthetic:'  # --data_dir=synthetic:1000 is no folder, but images of 1000 classes that are made up.
 STATE_FILE = 'checkpoint'  # TensorFlow's own name for the file that says which checkpoint is the newest.
 

@@ -5,7 +5,9 @@ them, and then any of them is read by itself, in any order. A compressed tar has
 one behind the other into one plain file, in one pass. Standard library only.
 """
 
+import bz2
 import contextlib
+import gzip
 import io
 import lzma
 import os
@@ -18,7 +20,7 @@ from typing import NamedTuple
 from inception_mg.data.kinds import HEAD, UNKNOWN, kind_of
 from inception_mg.errors import UserError
 
-_COMPRESSED = ('GZIP', 'BZIP2', 'XZ')
+_OPEN = {'GZIP': gzip.open, 'BZIP2': bz2.open, 'XZ': lzma.open}
 _PIECE = 2**20  # Bytes copied at a time.
 
 
@@ -49,14 +51,18 @@ def read_member(member: Member) -> bytes:
 
 def is_compressed(path: str) -> bool:
     """Whether an archive has to be copied to be read in any order; raises UserError for what cannot be a tar."""
+    return _kind(path) in _OPEN
+
+
+def _kind(path: str) -> str:
     try:
         with open(path, 'rb') as file:
             kind = kind_of(file.read(HEAD))
     except OSError as error:
         raise UserError(f'cannot read {path}: {error.strerror}') from None
-    if kind not in (*_COMPRESSED, 'TAR', UNKNOWN):  # The oldest tars begin with a file's name and zeros.
+    if kind not in (*_OPEN, 'TAR', UNKNOWN):  # The oldest tars begin with a file's name and zeros.
         raise UserError(f'{path} is no tar but {kind}: name a folder, a .tar or a .tgz')
-    return kind in _COMPRESSED
+    return kind
 
 
 def members_of(path: str, spool: str = '') -> Iterator[Member]:
@@ -68,9 +74,9 @@ def members_of(path: str, spool: str = '') -> Iterator[Member]:
     if is_compressed(path):
         yield from _copied(path, spool)
         return
-    with _reading(path), tarfile.open(path, 'r:') as archive:
-        for entry in archive:
-            if entry.isreg() and not entry.issparse():
+    with _reading(path), open(path, 'rb') as file:
+        for entry in _entries(file):
+            if not entry.issparse():
                 yield Member(path, entry.offset_data, entry.size, f'{path}/{_name(entry)}')
 
 
@@ -79,16 +85,17 @@ def members_of_inner_tars(path: str) -> Iterator[tuple[str, Member]]:
 
     Raises UserError as members_of does.
     """
-    with _reading(path), tarfile.open(path, 'r:') as outer:
-        for entry in outer:
-            if not entry.isreg() or not entry.name.endswith('.tar'):
+    if is_compressed(path):
+        raise UserError(f'{path} is compressed, so its files cannot be read where they lie: unpack that (gunzip) once')
+    with _reading(path), open(path, 'rb') as outer, open(path, 'rb') as again:
+        for entry in _entries(outer):
+            if not entry.name.endswith('.tar'):
                 continue
             name = os.path.basename(entry.name).removesuffix('.tar')
-            with tarfile.open(fileobj=outer.extractfile(entry), mode='r:') as inner:
-                for file in inner:
-                    if file.isreg() and not file.issparse():
-                        yield name, Member(path, entry.offset_data + file.offset_data, file.size,
-                                           f'{path}/{_name(entry)}/{_name(file)}')
+            for file in _entries(_Part(again, entry.offset_data, entry.size)):
+                if not file.issparse():
+                    yield name, Member(path, entry.offset_data + file.offset_data, file.size,
+                                       f'{path}/{_name(entry)}/{_name(file)}')
 
 
 def contents_of(path: str, pattern: str) -> Iterator[tuple[str, bytes]]:
@@ -97,16 +104,69 @@ def contents_of(path: str, pattern: str) -> Iterator[tuple[str, bytes]]:
     One pass, one file in memory at a time. Raises UserError as members_of does.
     """
     fits = re.compile(pattern)
-    is_compressed(path)
-    with _reading(path), tarfile.open(path, 'r|*') as archive:
+    kind = _kind(path)
+    if kind not in _OPEN:
+        for member in members_of(path):
+            if fits.search(member.path):
+                with _reading(path):
+                    data = read_member(member)
+                yield member.path.removeprefix(f'{path}/'), data
+        return
+    with _reading(path), _streamed(path, kind) as archive:
         for entry in archive:
             if entry.isreg() and fits.search(entry.name):
                 yield _name(entry), archive.extractfile(entry).read()
 
 
+class _Part(io.RawIOBase):
+    """A stretch of an open file, as a file."""
+
+    def __init__(self, file: io.BufferedReader, offset: int, size: int):
+        self._file, self._offset, self._size, self._position = file, offset, size, 0
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        self._position = position + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._position)
+        self._file.seek(self._offset + self._position)
+        data = self._file.read(left if size < 0 else min(size, left))
+        self._position += len(data)
+        return data
+
+
+def _entries(file) -> Iterator[tarfile.TarInfo]:
+    """Yields the regular files of a plain tar; tarfile.ReadError if it does not end as a tar does.
+
+    tarfile alone takes a header that is cut or damaged for the end.
+    """
+    with tarfile.open(fileobj=file, mode='r:') as archive:
+        while entry := archive.next():
+            archive.members.clear()  # Else it keeps all.
+            if entry.isreg():
+                yield entry
+        file.seek(archive.offset)
+        end = file.read(tarfile.BLOCKSIZE)
+        if len(end) < tarfile.BLOCKSIZE or any(end):
+            raise tarfile.ReadError(f'no end mark at byte {archive.offset}')
+
+
+@contextlib.contextmanager
+def _streamed(path: str, kind: str) -> Iterator[tarfile.TarFile]:
+    with _OPEN[kind](path, 'rb') as file:
+        with tarfile.open(fileobj=file, mode='r|') as archive:
+            yield archive
+        while file.read(_PIECE):  # To its end, where its checksum is: tarfile alone takes a cut for the end.
+            pass
+
+
 def _copied(path: str, spool: str) -> Iterator[Member]:
     offset = 0
-    with _reading(path), tarfile.open(path, 'r|*') as archive, _writing(spool) as write:
+    with _reading(path), _streamed(path, _kind(path)) as archive, _writing(spool) as write:
         for entry in archive:
             if not entry.isreg() or entry.issparse():
                 continue

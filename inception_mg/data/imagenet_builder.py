@@ -10,6 +10,8 @@ import itertools
 import os
 from collections import Counter
 
+import tensorflow as tf
+
 from inception_mg.config import ImagenetConfig
 from inception_mg.data import unfinished
 from inception_mg.data.dataset_builder import (
@@ -28,7 +30,24 @@ from inception_mg.data.progress import note
 from inception_mg.data.sources import Source
 from inception_mg.errors import UserError
 
+v1 = tf.compat.v1
+
 _QUALITY = 100  # Of the 23 images that are no RGB JPEG, as in 2016.
+
+
+class _Recoder:
+    """Makes an RGB JPEG of a PNG or a CMYK JPEG by the operations of 2016: of equal pixels, to the byte."""
+
+    def __init__(self):
+        with tf.Graph().as_default():
+            self._data = v1.placeholder(tf.string, [])
+            images = {'PNG': tf.io.decode_png(self._data, channels=3), 'CMYK': tf.io.decode_jpeg(self._data)}
+            self._jpegs = {kind: tf.io.encode_jpeg(image, format='rgb', quality=_QUALITY)
+                           for kind, image in images.items()}
+            self._session = v1.Session(config=v1.ConfigProto(device_count={'GPU': 0}))
+
+    def __call__(self, kind: str, data: bytes) -> bytes:
+        return self._session.run(self._jpegs[kind], {self._data: data})
 
 
 def build_imagenet(build: ImagenetConfig) -> list[SubsetReport]:
@@ -52,10 +71,10 @@ def build_imagenet(build: ImagenetConfig) -> list[SubsetReport]:
     with unfinished.open_folder(output, _plan(found, shards)) as folder:
         check_output(output, found.files, classes, known)
         convert = functools.partial(convert_files, quality=_QUALITY, processes=build.num_threads, as_2016=True)
-        reports = []
+        recode, reports = _Recoder(), []
         for subset, files in found.files.items():
             rows = unfinished.write_shards(folder, subset, files, shards[subset], convert,
-                                           functools.partial(_record, found, build.on_bad_image))
+                                           functools.partial(_record, found, recode, build.on_bad_image))
             reports.append(_report(subset, rows))
             if not reports[-1].images:
                 raise UserError(f'of {len(files)} files for {subset} none is a readable image ({reports[-1].kinds})')
@@ -79,12 +98,16 @@ def _plan(found: ImageNet, shards: dict[str, int]) -> str:
          for file, label in files)))
 
 
-def _record(found: ImageNet, on_bad_image: str, source: Source, outcome: Converted) -> bytes | None:
+def _record(found: ImageNet, recode: _Recoder, on_bad_image: str, source: Source, outcome: Converted
+            ) -> bytes | None:
     file, label = source
     if outcome.jpeg is None:
         refuse_or_note(str(file), outcome.reason, on_bad_image)
         return None
-    return build_example(*outcome.jpeg, label=label, text=found.words[label - 1], filename=str(file),
+    jpeg = outcome.jpeg
+    if outcome.kind:
+        jpeg = jpeg._replace(data=recode(outcome.kind, jpeg.data))
+    return build_example(*jpeg, label=label, text=found.words[label - 1], filename=str(file),
                          synset=found.synsets[label - 1], boxes=found.boxes.of(stem(file)))
 
 

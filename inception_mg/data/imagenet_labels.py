@@ -20,7 +20,8 @@ KAGGLE_LABELS, KAGGLE_NAMES = 'LOC_val_solution.csv', 'LOC_synset_mapping.txt'
 LABELS_2016, NAMES_2016 = 'imagenet_2012_validation_synset_labels.txt', 'imagenet_metadata.txt'
 SYNSETS_2016 = 'imagenet_lsvrc_2015_synsets.txt'
 _TRUTH, _META = 'data/ILSVRC2012_validation_ground_truth.txt', 'data/meta.mat'
-_DEVKITS = ('ILSVRC2012_devkit_t12', 'devkit', '.', 'ILSVRC2012_devkit_t12.tar.gz', 'ILSVRC2012_devkit_t12.tar')
+_ARCHIVES = ('.tar.gz', '.tgz', '.tar')
+_DEVKITS = ('.', 'ILSVRC2012_devkit_t12', 'devkit', *(f'ILSVRC2012_devkit_t12{end}' for end in _ARCHIVES))
 _NUMBER = re.compile(r'ILSVRC2012_val_(\d{8})')
 
 
@@ -33,13 +34,12 @@ class Devkit(NamedTuple):
     truth: list[str]
 
 
-def find_devkit(source: str) -> str:
-    """Returns the path of the devkit in a folder, an archive or a folder with data/meta.mat; '' if there is none."""
-    for name in _DEVKITS:
-        path = os.path.normpath(os.path.join(source, name))
-        if os.path.isfile(path) or os.path.isfile(os.path.join(path, _META)):
-            return path
-    return ''
+def find_devkit(path: str) -> str:
+    """Returns the devkit that a path is, or that lies in it: an archive, or a folder with data/meta.mat; '' if none."""
+    if os.path.isfile(path):
+        return path if path.endswith(_ARCHIVES) else ''
+    found = (os.path.normpath(os.path.join(path, name)) for name in _DEVKITS) if path else ()
+    return next((kit for kit in found if os.path.isfile(kit) or os.path.isfile(os.path.join(kit, _META))), '')
 
 
 def read_devkit(path: str) -> Devkit:

@@ -140,16 +140,14 @@ def _sorted_entries(folder: str) -> list[os.DirEntry]:
 
 
 def _devkit(build: ImagenetConfig, needs_labels: bool) -> Devkit | None:
-    """Reads the devkit if something of it is needed that no other file says."""
-    path = imagenet_labels.find_devkit(build.validation_labels or build.source) or (
-        imagenet_labels.find_devkit(build.source) if build.source else '')
-    if not path:
-        return None
-    if build.validation_labels and path == build.validation_labels or needs_labels and not _labels_file(build):
+    """Reads the devkit if something is needed that no other file says."""
+    given = build.validation_labels
+    places = (given, os.path.dirname(os.path.dirname(given)), build.source)
+    path = next(filter(None, map(imagenet_labels.find_devkit, places)), '')
+    labels = _labels_file(build)
+    if path and needs_labels and (not labels or _holds_ids(labels)):
         return imagenet_labels.read_devkit(path)
-    if needs_labels and _holds_ids(_labels_file(build)):
-        return imagenet_labels.read_devkit(path)
-    if not _names_file(build):
+    if path and not _names_file(build):
         try:
             return imagenet_labels.read_devkit(path)
         except UserError as error:
@@ -179,7 +177,7 @@ def _labels_file(build: ImagenetConfig) -> str:
     if path := build.validation_labels:
         if not os.path.exists(path):
             raise UserError(f'--validation_labels={path}: there is no such file')
-        return '' if path == imagenet_labels.find_devkit(path) or path.endswith(('.tar.gz', '.tar')) else path
+        return '' if imagenet_labels.find_devkit(path) else path
     return _first(build, (imagenet_labels.LABELS_2016, imagenet_labels.KAGGLE_LABELS))
 
 

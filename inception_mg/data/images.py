@@ -7,8 +7,8 @@ TensorFlow uses too (colour profiles are not applied), transparency on white, 16
 an image that its EXIF orientation shows turned is turned, because tf.io.decode_jpeg ignores EXIF.
 
 `as_2016` is for ImageNet, whose records are to be those of 2016 to the byte: every JPEG of one or three channels stays
-as it is, grey, turned or lacking a part, if it can be decoded. The rest (one PNG, 22 CMYK) becomes a JPEG as
-tf.io.encode_jpeg made it then: quality 100, chroma subsampled.
+as it is, grey, turned or lacking a part, if it can be decoded. One file of it is a PNG and 22 are CMYK: those are given
+back as they are with their kind, for TensorFlow to make a JPEG of, as it did then.
 """
 
 import collections
@@ -70,7 +70,10 @@ class Jpeg(NamedTuple):
 
 
 class Converted(NamedTuple):
-    """What became of one file: a JPEG, or None, the reason, and for counting the kind, such as 'HEIC'."""
+    """What became of one file: a JPEG, or None, the reason, and for counting the kind, such as 'HEIC'.
+
+    With as_2016 the "JPEG" may be a PNG or a CMYK JPEG: then the kind says 'PNG' or 'CMYK'.
+    """
 
     jpeg: Jpeg | None
     reason: str = ''
@@ -108,7 +111,7 @@ def convert_file(path: str | Member, quality: int, as_2016: bool = False) -> Con
             if status.st_size > _MAX_BYTES:
                 return Converted(None, f'{status.st_size} bytes ({kind_of(head)}): a file of more than {_MAX_BYTES} is '
                                  'not read', 'too large')
-            return Converted(to_jpeg(head + file.read(_MAX_BYTES), quality, as_2016))
+            return _converted(head + file.read(_MAX_BYTES), quality, as_2016)
     except BadImage as error:
         return Converted(None, str(error), error.kind)
     except OSError as error:
@@ -123,9 +126,17 @@ def _convert_member(member: Member, quality: int, as_2016: bool) -> Converted:
     if member.size > _MAX_BYTES:
         return Converted(None, f'{member.size} bytes: a file of more than {_MAX_BYTES} is not read', 'too large')
     try:
-        return Converted(to_jpeg(read_member(member), quality, as_2016))
+        return _converted(read_member(member), quality, as_2016)
     except EOFError as error:
         return Converted(None, str(error), 'unreadable file')
+
+
+def _converted(data: bytes, quality: int, as_2016: bool) -> Converted:
+    jpeg = to_jpeg(data, quality, as_2016)
+    if not as_2016 or jpeg.data is not data:
+        return Converted(jpeg)
+    with Image.open(io.BytesIO(data)) as image:
+        return Converted(jpeg, kind='CMYK' if image.mode == 'CMYK' else 'PNG' if image.format == 'PNG' else '')
 
 
 def count_kinds(kinds: Iterable[str]) -> str:
@@ -188,14 +199,16 @@ def _to_jpeg(data: bytes, quality: int, as_2016: bool) -> Jpeg:
     else:
         _check_end(image, data)
         image.load()
+    if as_2016 and (image.format == 'PNG' or image.format == 'JPEG' and image.mode == 'CMYK'):
+        return Jpeg(data, image.height, image.width)
     turn = None if as_2016 else _UPRIGHT.get(_orientation(image))
     if (image.mode == 'RGB' or as_2016 and image.mode == 'L') and turn is None and _is_clean_jpeg(image, data):
         return Jpeg(data, image.height, image.width)
-    rgb = _to_rgb(image, on_white=not as_2016)
+    rgb = _to_rgb(image)
     if turn is not None:
         rgb = rgb.transpose(turn)
     buffer = io.BytesIO()
-    rgb.save(buffer, 'JPEG', quality=quality, subsampling=2 if as_2016 else 0)
+    rgb.save(buffer, 'JPEG', quality=quality, subsampling=0)
     return Jpeg(buffer.getvalue(), rgb.height, rgb.width)
 
 
@@ -253,7 +266,7 @@ def _is_clean_jpeg(image: ImageFile.ImageFile, data: bytes) -> bool:
             and not re.search(rb'\xff[^\x00\xd0-\xd9\xff]', scan))
 
 
-def _to_rgb(image: ImageFile.ImageFile, on_white: bool) -> Image.Image:
+def _to_rgb(image: ImageFile.ImageFile) -> Image.Image:
     if image.mode.startswith('I;16') or (image.mode == 'I' and image.format in ('PNG', 'PPM')):
         image_v = (np.asarray(image).astype(np.int64) + 128) // 257  # 0..65535 to 0..255, rounded
         return Image.fromarray(image_v.astype(np.uint8)).convert('RGB')
@@ -262,7 +275,7 @@ def _to_rgb(image: ImageFile.ImageFile, on_white: bool) -> Image.Image:
                        f'{image.format} of 32 bits')
     if image.mode == 'CMYK' and image.format in ('JPEG', 'MPO') and 'adobe' not in image.info:
         image = ImageChops.invert(image)  # Pillow takes every CMYK JPEG to be inverted, as Adobe's are.
-    if on_white and image.has_transparency_data:
+    if image.has_transparency_data:
         image = image.convert('RGBA')
         white = Image.new('RGBA', image.size, 'white')
         return Image.alpha_composite(white, image).convert('RGB')
