@@ -27,6 +27,7 @@ from inception_mg.config import (
     EvalConfig,
     ExperimentsConfig,
     ExportConfig,
+    ImagenetConfig,
     InGraphConfig,
     LaunchConfig,
     ModelConfig,
@@ -66,13 +67,33 @@ def check_build(build: BuildConfig) -> None:
         raise FlagError('--output_directory is empty: name the folder for the records')
     if build.describe:
         return
-    if not build.train_directory and not build.validation_directory:
+    if build.image_list and (build.train_directory or build.validation_directory):
+        raise FlagError('--image_list and a folder of images are given: name one of them')
+    if not build.image_list and not build.train_directory and not build.validation_directory:
         raise FlagError('--train_directory and --validation_directory are empty: name at least one of them')
+    if not 0 <= build.validation_split < 1:
+        raise FlagError(f'--validation_split={build.validation_split} is no share from 0 up to, but not, 1')
+    if build.validation_split and (build.validation_directory or not (build.train_directory or build.image_list)):
+        raise FlagError('--validation_split is a share of --train_directory or --image_list: leave '
+                        '--validation_directory out')
     for name in ('train_shards', 'validation_shards', 'num_threads', 'jpeg_quality'):
         _at_least(name, getattr(build, name), 1)
     for name in ('train_shards', 'validation_shards'):
         _at_most(name, getattr(build, name), 99999)  # Five digits in a shard's name.
     _at_most('jpeg_quality', build.jpeg_quality, 100)
+    _one_of('on_bad_image', build.on_bad_image, ON_BAD_IMAGE)
+
+
+def check_imagenet(build: ImagenetConfig) -> None:
+    """Raises FlagError for a missing directory or a number out of its range."""
+    if not build.output_directory:
+        raise FlagError('--output_directory is empty: name the folder for the records')
+    if not build.source and not build.train_directory and not build.validation_directory:
+        raise FlagError('--source is empty: name the folder with the tars or folders of ILSVRC2012')
+    for name in ('train_shards', 'validation_shards', 'num_threads'):
+        _at_least(name, getattr(build, name), 1)
+    for name in ('train_shards', 'validation_shards'):
+        _at_most(name, getattr(build, name), 99999)  # Five digits in a shard's name.
     _one_of('on_bad_image', build.on_bad_image, ON_BAD_IMAGE)
 
 

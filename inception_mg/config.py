@@ -43,8 +43,14 @@ def option(default, help_text: str, choices: tuple = ()):
 class BuildConfig:
     """What scripts/build_image_data.py needs: folders of images in, shards of records out."""
 
-    train_directory: str = option('', 'Folder with one folder of training images per class.')
-    validation_directory: str = option('', 'Folder with one folder of validation images per class.')
+    train_directory: str = option('', 'Folder, .tar or .tgz with one folder of training images per class.')
+    validation_directory: str = option('', 'Folder, .tar or .tgz with one folder of validation images per class.')
+    validation_split: float = option(
+        0.0, 'Share of the images in --train_directory, or in a list without splits, that become the validation set: '
+        'chosen by a hash of class/name, so that images added later move no others. 0 = none.')
+    image_list: str = option(
+        '', 'CSV file of images instead of folders: path,label or path,label,split (train or validation), with or '
+        "without a header; paths are relative to the file's folder.")
     output_directory: str = option('', 'Where the shards, labels.txt and dataset.json are written.')
     labels_file: str = option(
         '', 'Text file with one class (folder) name per line. Default: every folder, in sorted order.')
@@ -61,6 +67,38 @@ class BuildConfig:
     describe: bool = option(
         False, 'Write no records: count those already in --output_directory and write the '
         'dataset.json that train and evaluate read (for records of the 2016 program).')
+
+
+@dataclasses.dataclass(frozen=True)
+class ImagenetConfig:
+    """What scripts/build_imagenet_data.py needs: ILSVRC2012 as people have it in, shards of records out."""
+
+    source: str = option(
+        '', 'Folder with ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, or with the unpacked folders train and '
+        "val, or Kaggle's tree; labels and boxes that lie in it are found too.")
+    train_directory: str = option('', 'Training images that lie elsewhere: a tar of tars, or a folder of n01440764 '
+                                  'and so on. Default: those in --source.')
+    validation_directory: str = option('', 'Validation images that lie elsewhere: a tar, a folder of images or one of '
+                                       'folders per synset. Default: those in --source.')
+    output_directory: str = option('', 'Where the shards, labels.txt and dataset.json are written.')
+    only_subset: str = option('', 'Build only this one.', ('', 'train', 'validation'))
+    train_shards: int = option(1024, 'Number of shards of the training set.')
+    validation_shards: int = option(128, 'Number of shards of the validation set.')
+    num_threads: int = option(8, 'Number of processes that convert images.')
+    labels_file: str = option(
+        '', 'Text file with one synset per line (imagenet_lsvrc_2015_synsets.txt): label k is line k. Default: all, '
+        'sorted, which is the same.')
+    validation_labels: str = option(
+        '', "Labels of the validation images: LOC_val_solution.csv, a file of 50000 synsets, the devkit or its ground "
+        'truth. Default: what lies in --source.')
+    imagenet_metadata_file: str = option(
+        '', 'Text file with a synset and its words per line. Default: imagenet_metadata.txt, meta.mat or '
+        'LOC_synset_mapping.txt in --source.')
+    bounding_box_file: str = option(
+        '', 'imagenet_2012_bounding_boxes.csv, or a folder or tar of XML annotations. Default: what lies in --source.')
+    on_bad_image: str = option(
+        'skip', 'What to do with a file that is no readable image: skip it (and exit with 3 after writing the rest), '
+        'or fail.', ON_BAD_IMAGE)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,15 +11,17 @@ from collections.abc import Mapping
 
 from inception_mg.errors import FlagError
 
-FOLDER, RECORDS, CHECKPOINT, FILE = 'folder', 'records', 'checkpoint', 'file'
+FOLDER, RECORDS, CHECKPOINT, FILE, EITHER = 'folder', 'records', 'checkpoint', 'file', 'either'
 # What the flags of all programs that are paths stand for: a folder that TensorFlow, or a program, writes or reads
-# checkpoints in; a folder that is only read, file by file; a folder, a checkpoint in it or a file of weights; a file.
+# checkpoints in; a folder that is only read, file by file; a folder, a checkpoint in it or a file of weights; a file;
+# a folder or an archive of one.
 FLAGS: Mapping[str, str] = {
     'train_dir': FOLDER, 'eval_dir': FOLDER, 'report_dir': FOLDER, 'export_dir': FOLDER, 'output_directory': FOLDER,
     'log_directory': FOLDER, 'checkpoint_dir': CHECKPOINT, 'pretrained_model_checkpoint_path': CHECKPOINT,
-    'input': CHECKPOINT, 'data_dir': RECORDS, 'train_directory': RECORDS, 'validation_directory': RECORDS,
-    'labels_file': FILE, 'json': FILE, 'png': FILE, 'html': FILE, 'calibrate': FILE, 'laboratory': FILE,
-    'machine': FILE, 'check': RECORDS, 'output': FILE}
+    'input': CHECKPOINT, 'data_dir': RECORDS, 'train_directory': EITHER, 'validation_directory': EITHER,
+    'source': EITHER, 'image_list': FILE, 'labels_file': FILE, 'bounding_box_file': EITHER,
+    'imagenet_metadata_file': FILE, 'validation_labels': EITHER, 'json': FILE, 'png': FILE, 'html': FILE,
+    'calibrate': FILE, 'laboratory': FILE, 'machine': FILE, 'check': RECORDS, 'output': FILE}
 MADE_UP = 'synthetic:'  # --data_dir=synthetic:1000 is no folder, but images of 1000 classes that are made up.
 STATE_FILE = 'checkpoint'  # TensorFlow's own name for the file that says which checkpoint is the newest.
 

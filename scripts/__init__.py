@@ -18,7 +18,9 @@ def run(program: str) -> None:
 
 
 benchmark = functools.partial(run, 'benchmark')
+build_flowers_data = functools.partial(run, 'build_flowers_data')
 build_image_data = functools.partial(run, 'build_image_data')
+build_imagenet_data = functools.partial(run, 'build_imagenet_data')
 classify = functools.partial(run, 'classify')
 convert_checkpoint = functools.partial(run, 'convert_checkpoint')
 doctor = functools.partial(run, 'doctor')

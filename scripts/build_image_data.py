@@ -2,6 +2,8 @@
 
     python scripts/build_image_data.py --train_directory=photos/train \
         --validation_directory=photos/validation --output_directory=records
+    python scripts/build_image_data.py --train_directory=photos --validation_split=0.15 --output_directory=records
+    python scripts/build_image_data.py --image_list=photos.csv --output_directory=records
 
 Exit code: 0 all files are in the records, 3 some were no readable images and are listed on stderr,
 1 nothing was written, 2 a flag is wrong.
@@ -15,7 +17,11 @@ from inception_mg import checks, config
 
 
 def main() -> int:
-    build = common.from_flags(config.BuildConfig)
+    return run(common.from_flags(config.BuildConfig))
+
+
+def run(build: config.BuildConfig) -> int:
+    """Writes or describes records as the settings say; returns the exit code."""
     checks.check_build(build)
     # So that `kill` leaves no half-written files either.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -39,9 +45,7 @@ def write(build: config.BuildConfig) -> int:
         from inception_mg.data import dataset_builder, dataset_info
     reports = dataset_builder.build_dataset(build)
     for report in reports:
-        print(f'{report.subset}: {report.images} images of {report.classes} classes in {report.shards} '
-              f'shards, {report.bytes / 1e6:.1f} MB; {len(report.skipped)} files skipped'
-              + (f': {report.kinds}' if report.kinds else ''))
+        print(common.subset_line(report))
     classes = len(dataset_info.read_dataset_info(build.output_directory).classes)
     print(f'{build.output_directory}: {classes} classes, labels 1 to {classes} (0 is the background); '
           'wrote labels.txt and dataset.json')

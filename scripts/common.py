@@ -106,6 +106,13 @@ def show(lines: Sequence[str]) -> None:
         print(line)
 
 
+def subset_line(report) -> str:
+    """What is said of a subset that was written (a SubsetReport)."""
+    return (f'{report.subset}: {report.images} images of {report.classes} classes in {report.shards} shards, '
+            f'{report.bytes / 1e6:.1f} MB; {len(report.skipped)} files skipped'
+            + (f': {report.kinds}' if report.kinds else ''))
+
+
 def settle_paths() -> None:
     """Replaces the value of every flag that is a path by the path that it means; FlagError for one that cannot be
     used (see inception_mg/paths.py)."""

@@ -1,4 +1,4 @@
-"""Classes as people keep them: a folder of images each, and perhaps a file with their names."""
+"""Classes as people keep them: a folder of images each, perhaps in an archive, and perhaps a file with their names."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
+from inception_mg.data.archives import Member
 from inception_mg.errors import UserError
 
 # What systems, servers and programs put beside people's files. Left out, and said; what is junk is not worth a word.
@@ -23,18 +24,20 @@ class Found(NamedTuple):
     """What lies below one folder. files: sorted, links followed. folders: paths of those directly in it.
     left_out: paths that systems made, or hidden ones."""
 
-    files: list[str]
+    files: list[str | Member]
     folders: list[str]
     left_out: list[str]
 
 
 class ClassFolders(NamedTuple):
     """What lies in a folder of class folders. classes: {name: what is below its folder}, sorted by name.
-    left_out: as in Found. loose: the number of files that lie beside the folders."""
+    left_out: as in Found. loose: the number of files that lie beside the folders. root: what the paths of all files
+    begin with, before the folder of their class."""
 
     classes: dict[str, Found]
     left_out: list[str]
     loose: int
+    root: str
 
 
 def read_class_names(path: str) -> list[str]:
@@ -69,17 +72,42 @@ def find_classes(directory: str, wanted: Collection[str] = ()) -> ClassFolders:
         if not _is_folder(entry):
             loose += 1
             continue
-        name = _class_name(entry.name)
-        if not name or any(unicodedata.category(c) in ('Cc', 'Cs', 'Zl', 'Zp') for c in name):
-            raise UserError(f'{directory}: the folder name {entry.name!r} cannot be a class name: rename it')
-        if name in folders:
-            raise UserError(f'{directory}: two folders are called {name!r}, with other blanks or another '
-                            'encoding of accents: rename one')
+        name = _new_class(directory, entry.name, folders)
         folders[name] = entry.path
     for name, path in sorted(folders.items()):
         found[name] = find_below(path)
         left_out += found[name].left_out
-    return ClassFolders(found, left_out, loose)
+    return ClassFolders(found, left_out, loose, os.path.join(directory, ''))
+
+
+def classes_of_members(archive: str, members: Iterable[Member], wanted: Collection[str] = ()) -> ClassFolders:
+    """As find_classes, for the files in an archive; folders that all of its files lie in are no classes."""
+    split, left_out = [], {}
+    for member in members:
+        parts = tuple(member.path.removeprefix(f'{archive}/').split('/'))
+        odd = next((count for count, part in enumerate(parts, 1) if _class_name(part) not in wanted and (
+            part.startswith('.') or _OF_SYSTEMS.fullmatch(part) or _JUNK.fullmatch(part))), 0)
+        if not odd:
+            split.append((parts, member))
+        elif not _JUNK.fullmatch(parts[odd - 1]):
+            left_out['/'.join((archive, *parts[:odd]))] = None
+    depth = len(os.path.commonprefix([parts[:-1] for parts, _ in split]))
+    classes, raw, loose = {}, {}, 0
+    for parts, member in sorted(split):
+        if len(parts) == depth + 1:
+            loose += 1
+            continue
+        folder = parts[depth]
+        if folder not in raw:
+            raw[folder] = _new_class(archive, folder, classes)
+            classes[raw[folder]] = Found([], [], [])
+        below = classes[raw[folder]]
+        below.files.append(member)
+        inner = '/'.join((archive, *parts[:depth + 2]))
+        if len(parts) > depth + 2 and inner not in below.folders[-1:]:
+            below.folders.append(inner)
+    root = '/'.join((archive, *(split[0][0][:depth] if split else ()), ''))
+    return ClassFolders(dict(sorted(classes.items())), list(left_out), loose, root)
 
 
 def find_below(folder: str) -> Found:
@@ -112,6 +140,17 @@ def quoted(names: Iterable[str]) -> str:
     names = list(names)
     more = f' and {len(names) - 10} more' if len(names) > 10 else ''
     return ', '.join(map(repr, names[:10])) + more
+
+
+def _new_class(where: str, folder: str, others: Collection[str]) -> str:
+    """Returns the name of the class in a folder; UserError for one that cannot be, or is there already."""
+    name = _class_name(folder)
+    if not name or any(unicodedata.category(c) in ('Cc', 'Cs', 'Zl', 'Zp') for c in name):
+        raise UserError(f'{where}: the folder name {folder!r} cannot be a class name: rename it')
+    if name in others:
+        raise UserError(f'{where}: two folders are called {name!r}, with other blanks or another encoding of accents: '
+                        'rename one')
+    return name
 
 
 def _class_name(text: str) -> str:

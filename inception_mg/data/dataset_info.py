@@ -29,14 +29,14 @@ _DESCRIBE = 'scripts/build_image_data.py --describe --output_directory='
 class DatasetInfo:
     """Names of the classes, and per subset ('train', 'validation') the numbers of images and shards.
 
-    classes[k - 1] is the name of label k: label 0 is the background, which no image has. records: of each shard of a
-    subset, where images were not dealt to the shards in turn.
+    classes[k - 1] is the name of label k: label 0 is the background, which no image has. shard_records: of
+    each shard of a subset, where images were not dealt to the shards in turn.
     """
 
     classes: tuple[str, ...]
     counts: dict[str, int]
     shards: dict[str, int]
-    records: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    shard_records: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def num_outputs(self) -> int:
@@ -57,7 +57,7 @@ class DatasetInfo:
 
     def records_of(self, subset: str, shards: int) -> Sequence[int]:
         """Returns the records of each shard of a subset, of which there are so many."""
-        records = self.records.get(subset, ())
+        records = self.shard_records.get(subset, ())
         return records if len(records) == shards else dealt_in_turn(self.num_images(subset), shards)
 
 
@@ -101,12 +101,12 @@ def _understand(text: str) -> DatasetInfo:
     if not isinstance(classes, list) or not classes or not all(isinstance(name, str) and name for name in classes):
         raise ValueError('its "classes" is no list of names')
     '\n'.join(classes).encode()  # A ValueError for half a character, which nothing could print.
-    counts, shards, records = _numbers(fields, 'counts'), _numbers(fields, 'shards'), fields.get('records', {})
+    counts, shards, records = _numbers(fields, 'counts'), _numbers(fields, 'shards'), fields.get('shard_records', {})
     if not isinstance(records, dict) or not all(
             isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
             and (len(numbers), sum(numbers)) == (shards.get(subset), counts.get(subset))
             for subset, numbers in records.items()):
-        raise ValueError('its "records" are not those of each shard of a subset')
+        raise ValueError('its "shard_records" are not those of each shard of a subset')
     return DatasetInfo(tuple(classes), counts, shards, {name: tuple(numbers) for name, numbers in records.items()})
 
 

@@ -16,7 +16,8 @@
     image/object/bbox/ymax   floats     "
     image/object/bbox/label  int64s   the image's label once per box
 
-The last six are left out of records whose source has none, as the 2016 build_image_data did.
+The last six are left out of records whose source has none, as the 2016 build_image_data did. Records of ImageNet
+have all of them, without a number in those of boxes where an image has none.
 """
 
 import os
@@ -40,7 +41,7 @@ class Record(NamedTuple):
 
 
 def build_example(encoded: bytes, height: int, width: int, label: int, text: str, filename: str, *,
-                  synset: str = '', boxes: Sequence[tuple[float, float, float, float]] = ()) -> bytes:
+                  synset: str = '', boxes: Sequence[tuple[float, float, float, float]] | None = None) -> bytes:
     """Returns one serialized record; equal arguments give equal bytes.
 
     Args:
@@ -49,7 +50,8 @@ def build_example(encoded: bytes, height: int, width: int, label: int, text: str
         text: name of the class.
         filename: the source file; only its base name is stored.
         synset: WordNet id, '' = leave the field out.
-        boxes: (ymin, xmin, ymax, xmax) of each annotated object as shares of height and width.
+        boxes: (ymin, xmin, ymax, xmax) of each annotated object as shares of height and width; None = leave the
+            fields out.
     """
     features = {
         'image/encoded': _bytes(encoded),
@@ -64,10 +66,10 @@ def build_example(encoded: bytes, height: int, width: int, label: int, text: str
     }
     if synset:
         features['image/class/synset'] = _bytes(synset.encode())
-    if boxes:
-        for edge, values in zip(_EDGES, zip(*boxes, strict=True), strict=True):
+    if boxes is not None:
+        for number, edge in enumerate(_EDGES):
             features[f'image/object/bbox/{edge}'] = tf.train.Feature(
-                float_list=tf.train.FloatList(value=values))
+                float_list=tf.train.FloatList(value=[box[number] for box in boxes]))
         features['image/object/bbox/label'] = _ints(*[label] * len(boxes))
     example = tf.train.Example(features=tf.train.Features(feature=features))
     # A protocol buffer's map has no order of its own: without this equal records may differ in bytes.

@@ -5,6 +5,10 @@ stays as it is, byte for byte, after being decoded to see that it is whole (jpeg
 RGB JPEG without chroma subsampling: the first frame of an animation, CMYK by the plain formula that
 TensorFlow uses too (colour profiles are not applied), transparency on white, 16 bits scaled to 8, and
 an image that its EXIF orientation shows turned is turned, because tf.io.decode_jpeg ignores EXIF.
+
+`as_2016` is for ImageNet, whose records are to be those of 2016 to the byte: every JPEG of one or three channels stays
+as it is, grey, turned or lacking a part, if it can be decoded. One file of it is a PNG and 22 are CMYK: those are given
+back as they are with their kind, for TensorFlow to make a JPEG of, as it did then.
 """
 
 import collections
@@ -26,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageChops, ImageFile
 
+from inception_mg.data.archives import Member, read_member
 from inception_mg.data.jpeg_scans import read_scans
 from inception_mg.data.kinds import HEAD, UNKNOWN, kind_of
 from inception_mg.errors import UserError
@@ -65,14 +70,17 @@ class Jpeg(NamedTuple):
 
 
 class Converted(NamedTuple):
-    """What became of one file: a JPEG, or None, the reason, and for counting the kind, such as 'HEIC'."""
+    """What became of one file: a JPEG, or None, the reason, and for counting the kind, such as 'HEIC'.
+
+    With as_2016 the "JPEG" may be a PNG or a CMYK JPEG: then the kind says 'PNG' or 'CMYK'.
+    """
 
     jpeg: Jpeg | None
     reason: str = ''
     kind: str = ''
 
 
-def to_jpeg(data: bytes, quality: int) -> Jpeg:
+def to_jpeg(data: bytes, quality: int, as_2016: bool = False) -> Jpeg:
     """Returns the content of an image file as an RGB JPEG; raises BadImage if it is none, or not whole."""
     kind = kind_of(data)
     if not data:
@@ -80,7 +88,7 @@ def to_jpeg(data: bytes, quality: int) -> Jpeg:
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # Odd metadata, and sizes that are large but allowed.
         try:
-            return _to_jpeg(data, quality)
+            return _to_jpeg(data, quality, as_2016)
         except BadImage:
             raise
         except Image.UnidentifiedImageError:
@@ -90,9 +98,11 @@ def to_jpeg(data: bytes, quality: int) -> Jpeg:
                 error, (Image.DecompressionBombError, MemoryError)) else f'damaged {kind}') from None
 
 
-def convert_file(path: str, quality: int) -> Converted:
+def convert_file(path: str | Member, quality: int, as_2016: bool = False) -> Converted:
     """Reads and converts one file; whatever is wrong with it is returned, not raised."""
     try:
+        if isinstance(path, Member):
+            return _convert_member(path, quality, as_2016)
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # Opening a named pipe would wait for ever.
             return Converted(None, 'not a regular file', 'not a file')
@@ -101,7 +111,7 @@ def convert_file(path: str, quality: int) -> Converted:
             if status.st_size > _MAX_BYTES:
                 return Converted(None, f'{status.st_size} bytes ({kind_of(head)}): a file of more than {_MAX_BYTES} is '
                                  'not read', 'too large')
-            return Converted(to_jpeg(head + file.read(_MAX_BYTES), quality))
+            return _converted(head + file.read(_MAX_BYTES), quality, as_2016)
     except BadImage as error:
         return Converted(None, str(error), error.kind)
     except OSError as error:
@@ -112,17 +122,35 @@ def convert_file(path: str, quality: int) -> Converted:
         return Converted(None, f'{type(error).__name__}: {error}', 'unreadable file')
 
 
+def _convert_member(member: Member, quality: int, as_2016: bool) -> Converted:
+    if member.size > _MAX_BYTES:
+        return Converted(None, f'{member.size} bytes: a file of more than {_MAX_BYTES} is not read', 'too large')
+    try:
+        return _converted(read_member(member), quality, as_2016)
+    except EOFError as error:
+        return Converted(None, str(error), 'unreadable file')
+
+
+def _converted(data: bytes, quality: int, as_2016: bool) -> Converted:
+    jpeg = to_jpeg(data, quality, as_2016)
+    if not as_2016 or jpeg.data is not data:
+        return Converted(jpeg)
+    with Image.open(io.BytesIO(data)) as image:
+        return Converted(jpeg, kind='CMYK' if image.mode == 'CMYK' else 'PNG' if image.format == 'PNG' else '')
+
+
 def count_kinds(kinds: Iterable[str]) -> str:
     """Returns how many there are of each kind, the most frequent first: such as '9 HEIC, 2 damaged JPEG'."""
     return ', '.join(f'{number} {kind}' for kind, number in collections.Counter(kinds).most_common())
 
 
-def convert_files(paths: Sequence[str], quality: int, processes: int) -> Iterator[Converted]:
+def convert_files(paths: Sequence[str | Member], quality: int, processes: int, as_2016: bool = False
+                  ) -> Iterator[Converted]:
     """Yields the outcome of each file in the order of `paths`, whatever the number of processes.
 
     At most 16 files per process are in memory. Raises UserError if a process dies.
     """
-    convert = functools.partial(convert_file, quality=quality)
+    convert = functools.partial(convert_file, quality=quality, as_2016=as_2016)
     processes = min(processes, len(paths))
     if processes <= 1:
         yield from map(convert, paths)
@@ -136,7 +164,7 @@ def convert_files(paths: Sequence[str], quality: int, processes: int) -> Iterato
         pool.shutdown(cancel_futures=True)
 
 
-def _in_order(pool, convert, paths: Sequence[str], pending: int) -> Iterator[Converted]:
+def _in_order(pool, convert, paths: Sequence[str | Member], pending: int) -> Iterator[Converted]:
     rest = iter(paths)
     window = collections.deque()
     for path in paths:
@@ -161,18 +189,20 @@ def _start_process() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _to_jpeg(data: bytes, quality: int) -> Jpeg:
+def _to_jpeg(data: bytes, quality: int, as_2016: bool) -> Jpeg:
     image = Image.open(io.BytesIO(data), formats=_formats())
     if max(image.size) > _MAX_SIDE:
         raise BadImage(f'{image.width} x {image.height} pixels: a record holds at most {_MAX_SIDE} on a side, shrink '
                        'it', 'too large')
-    if image.format in ('JPEG', 'MPO'):
+    if image.format in ('JPEG', 'MPO') and not as_2016:
         image = _load_jpeg(image, data)
     else:
         _check_end(image, data)
         image.load()
-    turn = _UPRIGHT.get(_orientation(image))
-    if image.mode == 'RGB' and turn is None and _is_clean_jpeg(image, data):
+    if as_2016 and (image.format == 'PNG' or image.format == 'JPEG' and image.mode == 'CMYK'):
+        return Jpeg(data, image.height, image.width)
+    turn = None if as_2016 else _UPRIGHT.get(_orientation(image))
+    if (image.mode == 'RGB' or as_2016 and image.mode == 'L') and turn is None and _is_clean_jpeg(image, data):
         return Jpeg(data, image.height, image.width)
     rgb = _to_rgb(image)
     if turn is not None:

@@ -26,14 +26,15 @@ PROGRAMS = {
     'export': (config.ExportConfig, config.ModelConfig, config.DataConfig),
     'classify': (config.ClassifyConfig,),
     'convert_checkpoint': (config.ConvertConfig,),
-    'build_image_data': (config.BuildConfig,),
+    'build_image_data': (config.BuildConfig,), 'build_imagenet_data': (config.ImagenetConfig,),
     'make_demo_data': ('output_directory',),
     'plot_training': ('train_dir', 'eval_dir', 'output'),
     'report': (config.ReportConfig, config.ModelConfig, config.DataConfig),
     'benchmark': (config.BenchmarkConfig, config.ModelConfig, config.DataConfig),
     'experiments': (config.ExperimentsConfig,)}
 BASE = {'train_dir': 'run', 'data_dir': 'records', 'checkpoint_dir': 'run', 'export_dir': 'out', 'input': 'run',
-        'output_directory': 'out', 'train_directory': 'photos', 'way': 'one_device', 'job_name': 'worker'}
+        'output_directory': 'out', 'source': 'downloads', 'train_directory': 'photos', 'way': 'one_device',
+        'job_name': 'worker'}
 OF_ONE = {'experiments': {'only': 'towers_equal'}, 'plot_training': {'output': 'curves.png'}}
 NUMBERS = ('nan', 'inf', '-inf', '-1', '-1e308', '1e400', '99999999999999999999999999', '', 'x', '0x', '1,2')
 TEXTS = ('', ' ', '\t', 'a*', '~nobody-of-this-name/x', 'gs://b/x', 'a\nb', 'r\udce9', '/dev/null/x', '-1', 'nan')

@@ -15,6 +15,8 @@ GROUPS = {  # A flag that each group must show, and what else is asked of its te
     'train_in_graph.py': {'cluster': 'worker_hosts', 'in graph': 'split_over_hosts'},
     'benchmark.py': {'benchmark': 'peer', 'data': 'image_size'}, 'benchmark_contender.py': {
         'this program alone': 'contender'}, 'benchmark_peers.py': {'this program alone': 'contender'},
+    'build_flowers_data.py': {'build': 'validation_split', 'this program alone': 'source'},
+    'build_imagenet_data.py': {'imagenet': 'bounding_box_file'},
     'build_image_data.py': {'build': 'train_directory'}, 'classify.py': {'classify': 'top_k'},
     'doctor.py': {'cluster': 'ps_hosts', 'run': 'train_dir'},
     'convert_checkpoint.py': {'convert': 'input'}, 'evaluate.py': {'data': 'data_dir', 'eval': 'checkpoint_dir'},
