@@ -34,9 +34,10 @@ class Setup(NamedTuple):
 
     dataset_for(): batches of (inputs, labels int32 [n]), each example once. logits_for(inputs): float32 [n, outputs],
     with fixed statistics; or folded_for(inputs, values), the same with a checkpoint's values inside, in a graph of its
-    own for each checkpoint: twice as fast. outputs: the name of each. classes: how many of them are classes. images: how many examples
-    count; batch_size: of a full batch. source, title: the examples and the model, on the screen. remedy: the end of the
-    line that says that a checkpoint does not fit. explain(error): whether the examples are to blame for it.
+    own for each checkpoint, which is faster. outputs: the name of each. classes: how many of them are classes. images:
+    how many examples count; batch_size: of a full batch. source, title: the examples and the model, on the screen.
+    remedy: the end of the line that says that a checkpoint does not fit. explain(error): whether the examples are to
+    blame for it.
     """
 
     config: EvalConfig

@@ -22,8 +22,8 @@ Values = Callable[[str, Sequence[int]], np.ndarray]  # (name of a variable, its 
 class CheckpointValues:
     """What a checkpoint holds for inference: its moving averages, or its raw weights.
 
-    remedy: the end of the message where it does not fit the network. Raises UserError when averages are wanted and there
-    are none.
+    remedy: the end of the message where it does not fit the network. Raises UserError when averages are wanted and
+    there are none.
     """
 
     def __init__(self, checkpoint: str, use_averages: bool, remedy: str):
