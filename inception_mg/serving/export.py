@@ -3,8 +3,8 @@
 The graph is our own, in inference mode and without device names; values are taken from the checkpoint by name, and are
 in it as constants, with batch normalisation folded into the weights. It reads images as evaluation does:
 
-    image_bytes [n] -> decode, centre crop, resize -> unit_images [n, size, size, 3] in [0, 1] -> images in [-1, 1]
-                    -> network -> logits, probabilities -> classes, scores
+    examples [n] -> image_bytes [n] -> decode, centre crop, resize -> unit_images [n, size, size, 3] in [0, 1]
+                 -> images, the same in [-1, 1] -> network -> logits, probabilities -> classes, scores
 """
 
 import contextlib
@@ -29,17 +29,21 @@ from inception_mg.weights.folding import CheckpointValues, FoldedLayers, Values
 v1 = tf.compat.v1
 Say = Callable[[str], None]
 TOP_K = 5
-IMAGES_SIGNATURE, UNIT_IMAGES_SIGNATURE = 'images', 'unit_images'  # The default one of serving takes encoded images.
+ENCODED = 'image/encoded'  # As in the records.
+# The default signature of serving takes encoded images.
+IMAGES_SIGNATURE, UNIT_IMAGES_SIGNATURE, CLASSIFY_SIGNATURE = 'images', 'unit_images', 'classify'
 INPUTS = {'-1,1': 'images', '0,1': 'unit_images'}  # --input_range -> the tensor that is the input.
 
 
 class ServingGraph(NamedTuple):
-    """image_bytes: string [n], fed with encoded images of any size; unit_images: float32 [n, size, size, 3] in [0, 1],
-    and images, the same in [-1, 1], either of them fed instead; None: what comes before the graph's input. Of a model
-    that takes something else its inputs are called images. logits, probabilities: float32 [n, outputs]. classes,
-    scores: the names (string) and probabilities of the k most probable outputs, [n, k]. variables: all of the model's;
-    none where they are constants."""
+    """examples: string [n], fed with serialized tf.Example that have image/encoded, as the Classify call of TensorFlow
+    Serving sends them. image_bytes: string [n], encoded images of any size. unit_images: float32 [n, size, size, 3] in
+    [0, 1]. images: the same in [-1, 1], or what another model takes. Any one of the four is fed; None: comes before
+    the graph's first input. logits, probabilities: float32 [n, outputs]. classes, scores: the names (string) and
+    probabilities of the k most probable outputs, [n, k]. variables: all of the model's; none where they are constants.
+    """
 
+    examples: tf.Tensor | None
     image_bytes: tf.Tensor | None
     unit_images: tf.Tensor | None
     images: tf.Tensor
@@ -202,44 +206,47 @@ def build_serving_graph(card: model_card.ModelCard, k: int, values: Values, comp
     k: the number of classes named. begin: the first input, which decides how much there is before the network:
     'image_bytes' (see reading.py for the formats), 'unit_images' or 'images'.
     """
-    size, image_bytes, unit_images = card.image_size, None, None
+    size, examples, image_bytes, unit_images = card.image_size, None, None, None
     shape = [None, size, size, 3]
     if begin == 'image_bytes':
-        image_bytes = v1.placeholder(tf.string, [None], 'image_bytes')
+        examples = v1.placeholder(tf.string, [None], 'examples')
+        parsed = tf.io.parse_example(examples, {ENCODED: tf.io.FixedLenFeature([], tf.string)})
+        image_bytes = v1.placeholder_with_default(parsed[ENCODED], [None], 'image_bytes')
         with tf.name_scope('read_images'):
             read = tf.map_fn(lambda encoded: resize_to_unit_range(reading.decode(encoded), size), image_bytes,
                              fn_output_signature=tf.TensorSpec(shape[1:], tf.float32))
         # One network for all signatures: who feeds the images does not make them be read.
         unit_images = v1.placeholder_with_default(read, shape, 'unit_images')
+        images = v1.placeholder_with_default(to_model_range(unit_images), shape, 'images')
     elif begin == 'unit_images':
         unit_images = v1.placeholder(tf.float32, shape, 'unit_images')
-    images = v1.placeholder(tf.float32, shape, 'images') if unit_images is None else v1.placeholder_with_default(
-        to_model_range(unit_images), shape, 'images')
+        images = to_model_range(unit_images)
+    else:
+        images = v1.placeholder(tf.float32, shape, 'images')
 
     def logits_for(inputs: tf.Tensor) -> tf.Tensor:
         layers = FoldedLayers(False, tf.as_dtype(compute_dtype), card.width, weight_decay=None, values=values)
         return network(card.model).build(inputs, len(card.labels), layers, ModelConfig(), aux_head=False).logits
 
-    return _serving(image_bytes, unit_images, images, logits_for, card.labels, k)
+    return _serving((examples, image_bytes, unit_images, images), logits_for, card.labels, k)
 
 
 def build_plain_serving_graph(inputs: tf.TensorSpec, logits_for: Callable[[tf.Tensor], tf.Tensor],
                               labels: Sequence[str]) -> ServingGraph:
     """The same for any model: `inputs`, of which the first dimension is the batch, to logits; runs nothing."""
     fed = v1.placeholder(inputs.dtype, [None, *inputs.shape[1:]], 'images')
-    return _serving(None, None, fed, logits_for, labels, min(TOP_K, len(labels)))
+    return _serving((None, None, None, fed), logits_for, labels, min(TOP_K, len(labels)))
 
 
-def _serving(image_bytes: tf.Tensor | None, unit_images: tf.Tensor | None, images: tf.Tensor,
-             logits_for: Callable[[tf.Tensor], tf.Tensor], labels: Sequence[str], k: int) -> ServingGraph:
+def _serving(inputs: Sequence[tf.Tensor | None], logits_for: Callable[[tf.Tensor], tf.Tensor], labels: Sequence[str],
+             k: int) -> ServingGraph:
     with v1.variable_scope(v1.get_variable_scope(), use_resource=True, custom_getter=_without_chance):
-        logits = logits_for(images)
+        logits = logits_for(inputs[-1])
     variables = v1.global_variables()
     probabilities = tf.nn.softmax(logits, name='probabilities')
     scores, indices = tf.math.top_k(probabilities, k, name='scores')
     classes = tf.gather(tf.constant(labels, name='labels'), indices, name='classes')
-    return ServingGraph(image_bytes, unit_images, images, tf.identity(logits, 'output_logits'), probabilities, classes,
-                        scores, variables)
+    return ServingGraph(*inputs, tf.identity(logits, 'output_logits'), probabilities, classes, scores, variables)
 
 
 def _without_chance(getter, name: str, *args, **options) -> tf.Variable:
@@ -272,16 +279,20 @@ def write_saved_model(folder: str, session: v1.Session, serving: ServingGraph, l
     """Writes a SavedModel with the tag 'serve' and labels.txt among its assets.
 
     The signature 'serving_default' takes image_bytes (or images, where there are none), 'images' takes images, and
-    'unit_images', where there are any, unit_images; all give classes, scores, probabilities and logits.
+    'unit_images', where there are any, unit_images; all give classes, scores, probabilities and logits. 'classify' is
+    for TensorFlow Serving's Classify call: tf.Example with image/encoded -> classes, scores.
     """
     outputs = serving.outputs('classes', 'scores', 'probabilities', 'logits')
     first = 'images' if serving.image_bytes is None else 'image_bytes'
     signatures = {v1.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: first, IMAGES_SIGNATURE: 'images'}
     if serving.unit_images is not None:
         signatures[UNIT_IMAGES_SIGNATURE] = 'unit_images'
+    made = {name: signature(serving.outputs(taken), outputs) for name, taken in signatures.items()}
+    if serving.examples is not None:
+        made[CLASSIFY_SIGNATURE] = signature({v1.saved_model.CLASSIFY_INPUTS: serving.examples},
+                                             serving.outputs('classes', 'scores'), v1.saved_model.CLASSIFY_METHOD_NAME)
     with _labels_asset(folder, labels) as asset:
-        save(folder, session, {name: signature(serving.outputs(taken), outputs)
-                               for name, taken in signatures.items()}, [asset])
+        save(folder, session, made, [asset])
 
 
 def write_frozen_graph(folder: str, session: v1.Session, serving: ServingGraph, labels: Sequence[str]) -> None:
@@ -294,13 +305,14 @@ def write_frozen_graph(folder: str, session: v1.Session, serving: ServingGraph, 
     write_labels(folder, labels)
 
 
-def signature(inputs: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor]):
+def signature(inputs: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor],
+              method: str = v1.saved_model.PREDICT_METHOD_NAME):
     """What a SavedModel says of a way to call it: names -> tensors."""
     info = v1.saved_model.build_tensor_info
     return v1.saved_model.build_signature_def(
         {name: info(tensor) for name, tensor in inputs.items()},
         {name: info(tensor) for name, tensor in outputs.items()},
-        v1.saved_model.PREDICT_METHOD_NAME)
+        method)
 
 
 def save(folder: str, session: v1.Session, signatures: dict, assets: Sequence[tf.Tensor] = ()) -> None:

@@ -61,29 +61,32 @@ def exif_orientation(encoded: tf.Tensor) -> tf.Tensor:
 
     def is_exif(place: tf.Tensor) -> tf.Tensor:
         wanted = tf.constant(list(b'Exif\0\0'), tf.int64)
-        return (at(place + 1) == 0xe1) & tf.reduce_all(tf.equal(at(place + 4 + tf.range(6, dtype=tf.int64)), wanted))
+        named = tf.reduce_all(tf.equal(at(place + 4 + tf.range(6, dtype=tf.int64)), wanted))
+        return tf.equal(at(place + 1), 0xe1) & named
 
     def is_before_it(place: tf.Tensor) -> tf.Tensor:
         # 0xda: the pixels begin.
-        return (place + 4 < size) & (at(place) == 0xff) & (at(place + 1) != 0xda) & ~is_exif(place)
+        more = (place + 4 < size) & tf.equal(at(place), 0xff) & tf.not_equal(at(place + 1), 0xda)
+        return more & ~is_exif(place)
 
     def next_segment(place: tf.Tensor) -> tuple[tf.Tensor]:
         length = 2 + at(place + 2) * 256 + at(place + 3)
-        return (place + tf.where(at(place + 1) == 0xff, tf.constant(1, tf.int64), length),)  # 0xff again: filled up.
+        filled_up = tf.equal(at(place + 1), 0xff)
+        return (place + tf.where(filled_up, tf.constant(1, tf.int64), length),)
 
     found, = tf.while_loop(is_before_it, next_segment, (tf.constant(2, tf.int64),))
     start = found + 10  # Where the TIFF structure begins, from which its offsets count.
-    little = at(start) == ord('I')
+    little = tf.equal(at(start), ord('I'))
 
     def number(place: tf.Tensor, count: int) -> tf.Tensor:
         """The `count` bytes at each place as one number."""
         digits = [at(place + index) for index in range(count)]
-        values = [sum(digit << 8 * index for index, digit in enumerate(order)) for order in (digits, digits[::-1])]
+        values = [sum(digit * 256 ** index for index, digit in enumerate(order)) for order in (digits, digits[::-1])]
         return tf.where(little, *values)
 
     table = start + number(start + 4, 4)
     entries = table + 2 + 12 * tf.range(tf.minimum(number(table, 2), 512), dtype=tf.int64)
-    fits = (number(entries, 2) == _ORIENTATION) & (number(entries + 2, 2) == _SHORT)
+    fits = tf.equal(number(entries, 2), _ORIENTATION) & tf.equal(number(entries + 2, 2), _SHORT)
     value = tf.reduce_max(tf.where(fits, number(entries + 8, 2), tf.zeros_like(entries)))
     good = is_exif(found) & (value >= 1) & (value <= 8)
     return tf.where(good, value, tf.ones_like(value))

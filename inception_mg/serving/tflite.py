@@ -28,7 +28,9 @@ def write_tflite(folder: str, job: Job) -> Sequence[str]:
             save(saved, session, {IMAGES_SIGNATURE: signature(serving.outputs(job.input), serving.outputs(
                 'probabilities', 'logits'))})
         # Outside of any tf.Graph: inside of one, TensorFlow takes its old converter, which loses the signature.
-        model_v = _converter(saved, job).convert()
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # Of its own parts.
+            model_v = _converter(saved, job).convert()
     path = os.path.join(folder, FILE)
     with open(path, 'wb') as file:
         file.write(model_v)
