@@ -66,7 +66,7 @@ def test_bfloat16_in_a_saved_model(small_model, three_classes, truth, tmp_path):
     assert set(compared(lines)) == {'float32', 'bfloat16'}
     run = tf.saved_model.load(str(tmp_path / 'half')).signatures['images']
     logits = run(images=tf.constant(truth[0]))['logits']
-    assert logits.dtype == tf.float32 and 1e-5 < far(logits.numpy(), truth[1]) < 0.1
+    assert logits.dtype == tf.float32 and 1e-4 < far(logits.numpy(), truth[1]) < 0.6  # A random model: small spread.
 
 
 def test_keras_and_back(small_model, truth, tmp_path):
