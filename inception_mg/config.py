@@ -336,7 +336,7 @@ class BenchmarkConfig:
     only: str = option('', 'Run only these contenders, with commas (as one_device,keras,matmul). Default: all.')
     peer: str = option(
         'all', 'What others offer, to run beside ours, with commas: keras, mirrored, multiworker, parameter_server, '
-        'input_2016; all or none.')
+        'input_2016, keras_inference; all or none.')
     rounds: int = option(4, 'Rounds in which all contenders of a group take turns.')
     lap_seconds: float = option(1.0, 'How long a turn of a contender should last; it is at least two steps.')
     full: bool = option(

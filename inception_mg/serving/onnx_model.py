@@ -19,8 +19,7 @@ def write_onnx(folder: str, job: Job) -> Sequence[str]:
     """Writes model.onnx and labels.txt: images (or unit_images, by --input_range), float32 [n, size, size, 3], to
     probabilities and logits, float32 [n, outputs]. Raises UserError where tf2onnx is not installed."""
     if importlib.util.find_spec('tf2onnx') is None:
-        raise UserError('--format=onnx needs tf2onnx, which is not installed: pip install tf2onnx onnxruntime (see '
-                        'docs/serving.md)')
+        raise UserError('--format=onnx needs tf2onnx, which is not installed: pip install tf2onnx onnxruntime')
     import tf2onnx
     logging.getLogger('tf2onnx').setLevel(logging.ERROR)
     with serving_session(job.card, 1, job.values, begin=job.input) as (session, serving):
