@@ -9,10 +9,12 @@ from inception_mg.config import (
     EXPERIMENTS,
     EXPORT_FORMATS,
     FREEZE_POINTS,
+    INPUT_RANGES,
     MINIMUM_IMAGE_SIZE,
     MODELS,
     ON_BAD_IMAGE,
     OPTIMIZERS,
+    QUANTIZE,
     SCHEDULES,
     SOURCES,
     WAYS,
@@ -263,6 +265,15 @@ def check_export(config: ExportConfig) -> None:
         if not getattr(config, name):
             raise FlagError(f'--{name} is empty')
     _one_of('format', config.format, EXPORT_FORMATS)
+    _one_of('compute_dtype', config.compute_dtype, COMPUTE_DTYPES)
+    _one_of('quantize', config.quantize, QUANTIZE)
+    _one_of('input_range', config.input_range, INPUT_RANGES)
+    _at_least('num_examples', config.num_examples, 0)
+    for name, formats in (('compute_dtype', ('saved_model', 'frozen_graph')), ('quantize', ('tflite',)),
+                          ('input_range', ('tflite', 'onnx'))):
+        if getattr(config, name) != getattr(ExportConfig, name) and config.format not in formats:
+            raise FlagError(f'--{name}={getattr(config, name)} is for --format={" or ".join(formats)}, not '
+                            f'{config.format}')
 
 
 def check_classify(config: ClassifyConfig) -> None:

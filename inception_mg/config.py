@@ -28,7 +28,9 @@ FREEZE_POINTS = {  # Blocks after the first convolutions, in order.
         'logits')}
 SOURCES = {'2016': 'names of the 2016 program', 'slim': 'names of TF-slim', 'keras': "layout of Keras's InceptionV3",
            'own': 'names of a training by this program'}
-EXPORT_FORMATS = ('saved_model', 'tflite', 'frozen_graph')
+EXPORT_FORMATS = ('saved_model', 'tflite', 'frozen_graph', 'keras', 'onnx')
+QUANTIZE = ('', 'dynamic', 'float16', 'int8')
+INPUT_RANGES = ('-1,1', '0,1')
 PLAN_MACHINES = ('dgx1_p100', 'ec2_k80', 'piz_daint', 'p2_xlarge')
 EXPERIMENTS = (
     'towers_equal', 'split_gain', 'ps_bytes', 'stragglers', 'backups', 'dead_worker', 'machines', 'staleness')
@@ -373,10 +375,20 @@ class ExportConfig:
     checkpoint_dir: str = option('', 'Folder with the checkpoints (the newest is taken), or one checkpoint.')
     export_dir: str = option('', 'The folder to write; it must not be there yet, or be empty.')
     format: str = option(
-        'saved_model', 'A SavedModel for encoded and for float images; a TFLite file, or a GraphDef with the '
-        'weights as constants.', EXPORT_FORMATS)
+        'saved_model', 'A SavedModel for encoded and for float images; a TFLite file; a GraphDef; a .keras file with '
+        'keras.applications.InceptionV3; an ONNX file (with tf2onnx).', EXPORT_FORMATS)
     use_averages: bool = option(
         True, 'Export the moving averages of the weights; without it, the raw weights.')
+    compute_dtype: str = option(
+        'float32', 'What a SavedModel or a GraphDef computes in; logits are float32. With --data_dir its precision is '
+        'compared with that of float32.', COMPUTE_DTYPES)
+    quantize: str = option(
+        '', 'Of a TFLite file: weights in 8 bits (dynamic) or 16 (float16), or all in 8 (int8, by training images of '
+        '--data_dir). With --data_dir precision before and after is said.', QUANTIZE)
+    input_range: str = option(
+        '-1,1', 'The range of float images that a TFLite or ONNX file takes; a SavedModel has a signature for each.',
+        INPUT_RANGES)
+    num_examples: int = option(500, 'Validation images on which precision is compared; 0 = all.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -396,7 +408,7 @@ class BenchmarkConfig:
     only: str = option('', 'Run only these contenders, with commas (as one_device,keras,matmul). Default: all.')
     peer: str = option(
         'all', 'What others offer, to run beside ours, with commas: keras, mirrored, multiworker, parameter_server, '
-        'input_2016; all or none.')
+        'input_2016, keras_inference; all or none.')
     rounds: int = option(4, 'Rounds in which all contenders of a group take turns.')
     lap_seconds: float = option(1.0, 'How long a turn of a contender should last; it is at least two steps.')
     full: bool = option(

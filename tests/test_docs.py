@@ -10,7 +10,8 @@ from inception_mg import config
 
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', ROOT / 'SECURITY.md', *sorted((ROOT / 'docs').glob('*.md'))]
 PROGRAMS = {path.name: path.read_text() for path in (ROOT / 'scripts').glob('[!_]*.py')}
-OF_OTHERS = {  # Of absl, python -m build, sbatch, quickstart.sh, docker, kubectl and useradd.
+OF_OTHERS = {  # Of absl, python -m build, sbatch, quickstart.sh, docker, kubectl, useradd and TensorFlow's serving.
+    'dir', 'tag_set', 'signature_def', 'inputs', 'port', 'rest_api_port', 'model_name', 'model_base_path',
     'help', 'helpfull', 'outdir', 'cluster', 'build', 'cap', 'home', 'max', 'prefix', 'read', 'rm', 'system',
     'tmpfs', 'user', 'signal'}
 

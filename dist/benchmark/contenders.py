@@ -5,6 +5,7 @@ Each function builds one and returns a Contender, to be given to benchmark.serve
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from dist.benchmark.flops import Conv, count_flops, heaviest_convolutions
@@ -23,6 +24,7 @@ from inception_mg.training.image_task import image_task, open_training_data
 from inception_mg.training.task import Task
 from inception_mg.training.towers import DatasetFor
 from inception_mg.training.train_step import TrainStep, build_train_step
+from inception_mg.weights.folding import FoldedLayers
 
 v1 = tf.compat.v1
 
@@ -94,15 +96,23 @@ def end_to_end(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
 
 
 def inference(data: DataConfig, model: ModelConfig, devices: DeviceConfig) -> Contender:
-    """Forward passes of the evaluation's network on synthetic input."""
+    """Forward passes of the network of evaluation and export on synthetic input, with made-up weights inside."""
+    chance = np.random.RandomState(7)
+
+    def values(name: str, shape: Sequence[int]) -> np.ndarray:
+        value = chance.standard_normal(shape).astype(np.float32)
+        return value * np.sqrt(2 / np.prod(shape[:-1])) if name.endswith('weights') else abs(value) + 0.5
+
     machine = local_machine(devices)
     with tf.Graph().as_default() as graph:
         with tf.device(machine.placement.towers[0].device):
             images = v1.get_variable('images', initializer=synthetic_batch(data, data.batch_size)[0], trainable=False,
                                      use_resource=True)
-            layers = Layers(False, tf.as_dtype(model.compute_dtype), model.width)
-            logits = network(model.model).build(
-                tf.ensure_shape(images.read_value(), images.shape), NUM_OUTPUTS, layers, model).logits
+            layers = FoldedLayers(False, tf.as_dtype(model.compute_dtype), model.width, values=values)
+            logits = network(model.model).build(tf.ensure_shape(images.read_value(), images.shape), NUM_OUTPUTS, layers,
+                                                model, aux_head=False).logits
+        # As evaluation has it: the graph optimizer joins convolution, bias and ReLU, which training can do without.
+        machine.session_config.graph_options.rewrite_options.disable_meta_optimizer = False
         session = _session(machine)
         flops = count_flops(graph)
     return Contender(_repeat(session, logits.op), _info('images', data.batch_size, flops))

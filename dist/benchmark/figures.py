@@ -13,7 +13,7 @@ from dist.benchmark.race import Lap, Spread
 
 BASE, MATMUL, CONVOLUTIONS, STREAM = 'one_device', 'matmul', 'convolutions', 'tcp'
 LIMITS = (MATMUL, CONVOLUTIONS, STREAM)
-NOT_TRAINING = ('input', 'input_2016', 'inference')
+NOT_TRAINING = ('input', 'input_2016', 'inference', 'keras_inference')
 _UNITS = {'images': (1, 'images/s'), 'flops': (1e9, 'GFLOP/s'), 'bytes': (1e9, 'GB/s')}
 
 

@@ -28,7 +28,8 @@ class Group(NamedTuple):
 
 
 GROUPS = (
-    Group('one device', ('keras', 'keras_float32', 'end_to_end', 'inference')),
+    Group('one device', ('keras', 'keras_float32', 'end_to_end')),
+    Group('inference on one device', ('inference', 'keras_inference'), with_baselines=False),
     Group('two devices of this machine', ('two_towers', 'mirrored', 'split_branches', 'split_stages')),
     Group('a cluster of one worker, and one of one client', ('ps_worker', 'in_graph')),
     Group('two workers, synchronous', ('sync_workers', 'multiworker')),
@@ -41,8 +42,10 @@ FROM_RECORDS = ('end_to_end', 'input', 'input_2016', START)
 
 # Contenders of --peer.
 PEERS = {'keras': ('keras', 'keras_float32'), 'mirrored': ('mirrored',), 'multiworker': ('multiworker',),
-         'parameter_server': ('parameter_server',), 'input_2016': ('input_2016',)}
-OF_WIDTH_1 = ('keras', 'keras_float32', 'mirrored', 'multiworker', 'parameter_server')  # Whatever --width says.
+         'parameter_server': ('parameter_server',), 'input_2016': ('input_2016',),
+         'keras_inference': ('keras_inference',)}
+# Of width 1 whatever --width says.
+OF_WIDTH_1 = ('keras', 'keras_float32', 'keras_inference', 'mirrored', 'multiworker', 'parameter_server')
 
 _CLUSTERS = {  # Number of ps and of workers.
     'ps_worker': (1, 1), 'async_workers': (1, 2), 'sync_workers': (1, 2), 'null_step': (1, 1), 'null_update': (1, 1),
@@ -67,6 +70,7 @@ def pairs_for(compute_dtype: str) -> list[Pair]:
     return [
         Pair('one_device', 'keras', {'float32': 1.3, 'bfloat16': 2.0}.get(compute_dtype)),
         Pair('one_device', 'keras_float32', {'bfloat16': 3.0}.get(compute_dtype)),
+        Pair('inference', 'keras_inference', 1.3),
         Pair('two_towers', 'mirrored'),
         Pair('sync_workers', 'multiworker'),
         Pair('async_workers', 'parameter_server'),

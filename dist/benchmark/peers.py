@@ -3,9 +3,10 @@
 keras: keras.applications.InceptionV3 in a compiled tf.function with RMSProp, in Keras's policy for the compute dtype
 (keras_float32: in float32 whatever the model's). mirrored, multiworker, parameter_server: the same under that
 tf.distribute strategy. That network has no auxiliary head and no weight decay, and nothing keeps averages of its
-weights, so it has a little less to do than ours. input_2016: the distorted images of 2016 in its order of work.
+weights, so it has a little less to do than ours. keras_inference: its predict. input_2016: the distorted images of
+2016 in its order of work.
 
-The only place of the project where Keras is imported; TF_USE_LEGACY_KERAS=0 has to be set before TensorFlow is.
+Keras is imported here, and by serving/keras_model.py; TF_USE_LEGACY_KERAS=0 has to be set before TensorFlow is.
 """
 
 import json
@@ -29,6 +30,7 @@ def build(name: str, data: DataConfig, model: ModelConfig, cluster: ClusterConfi
     dtype = 'float32' if name == 'keras_float32' else model.compute_dtype
     makers = {'keras': lambda: keras_alone(data, dtype),
               'keras_float32': lambda: keras_alone(data, dtype),
+              'keras_inference': lambda: keras_inference(data, dtype),
               'mirrored': lambda: mirrored(data, dtype),
               'multiworker': lambda: multiworker(data, dtype, cluster),
               'parameter_server': lambda: serving(cluster) if cluster.job_name else
@@ -79,6 +81,18 @@ def keras_alone(data: DataConfig, dtype: str) -> Contender:
             loss = step(*batch)
         if count:
             loss.numpy()
+
+    return Contender(run, info(data.batch_size))
+
+
+def keras_inference(data: DataConfig, dtype: str) -> Contender:
+    """Keras's predict on one device, over a data set of as many batches as it is asked for."""
+    trainer = Trainer(data.image_size, data.batch_size, dtype)
+    batches = tf.data.Dataset.from_tensors(trainer.batch()[0]).cache().repeat()
+
+    def run(count: int) -> None:
+        if count:
+            trainer.model.predict(batches.take(count), verbose=0)
 
     return Contender(run, info(data.batch_size))
 

@@ -41,8 +41,18 @@ def preprocess_for_evaluation(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
 
 def resize_for_evaluation(image: tf.Tensor, image_size: int) -> tf.Tensor:
     """As preprocess_for_evaluation, of a decoded image: uint8 [height, width, 3]."""
+    return to_model_range(resize_to_unit_range(image, image_size))
+
+
+def resize_to_unit_range(image: tf.Tensor, image_size: int) -> tf.Tensor:
+    """The same in [0, 1]."""
     image = tf.image.central_crop(_to_unit_range(image), CENTRAL_FRACTION)
-    return _to_model_range(_resize(image, image_size, _RESIZE.BILINEAR))
+    return _resize(image, image_size, _RESIZE.BILINEAR)
+
+
+def to_model_range(image: tf.Tensor) -> tf.Tensor:
+    """[0, 1] -> [-1, 1], what the networks take."""
+    return (image - 0.5) * 2.0
 
 
 def distort_for_training(encoded: tf.Tensor, bbox: tf.Tensor, image_size: int, variant: tf.Tensor,
@@ -115,7 +125,7 @@ def distort_colours(image: tf.Tensor, colours: Colours, variant: tf.Tensor, oper
     image = tf.cond(tf.equal(variant % 2, 0),
                     lambda: tf.image.adjust_contrast(change_saturation_and_hue(image), colours.contrast),
                     lambda: change_saturation_and_hue(tf.image.adjust_contrast(image, colours.contrast)))
-    return _to_model_range(tf.clip_by_value(image, 0.0, 1.0))
+    return to_model_range(tf.clip_by_value(image, 0.0, 1.0))
 
 
 def _draw_colours(draws: tf.Tensor) -> Colours:
@@ -143,7 +153,3 @@ def _pick_nearest(image: tf.Tensor, image_size: int) -> tf.Tensor:
 
 def _to_unit_range(image: tf.Tensor) -> tf.Tensor:
     return tf.image.convert_image_dtype(image, tf.float32)
-
-
-def _to_model_range(image: tf.Tensor) -> tf.Tensor:
-    return (image - 0.5) * 2.0

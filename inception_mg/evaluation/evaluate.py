@@ -18,11 +18,11 @@ from inception_mg.errors import FlagError, UserError
 from inception_mg.evaluation import per_class
 from inception_mg.files import append_line
 from inception_mg.model import metrics
-from inception_mg.model.layers import Layers
 from inception_mg.model.networks import network
 from inception_mg.reasons import reason_of
 from inception_mg.run_dir import model_card
 from inception_mg.weights import checkpoints
+from inception_mg.weights.folding import CheckpointValues, FoldedLayers, Values
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]
@@ -33,14 +33,16 @@ class Setup(NamedTuple):
     """What is evaluated on which examples.
 
     dataset_for(): batches of (inputs, labels int32 [n]), each example once. logits_for(inputs): float32 [n, outputs],
-    with fixed statistics. outputs: the name of each. classes: how many of them are classes. images: how many examples
-    count; batch_size: of a full batch. source, title: the examples and the model, on the screen. remedy: the end of the
-    line that says that a checkpoint does not fit. explain(error): whether the examples are to blame for it.
+    with fixed statistics; or folded_for(inputs, values), the same with a checkpoint's values inside, in a graph of its
+    own for each checkpoint, which is faster. outputs: the name of each. classes: how many of them are classes. images:
+    how many examples count; batch_size: of a full batch. source, title: the examples and the model, on the screen.
+    remedy: the end of the line that says that a checkpoint does not fit. explain(error): whether the examples are to
+    blame for it.
     """
 
     config: EvalConfig
     dataset_for: Callable[[], tf.data.Dataset]
-    logits_for: Callable[[tf.Tensor], tf.Tensor]
+    logits_for: Callable[[tf.Tensor], tf.Tensor] | None
     outputs: Sequence[str]
     classes: int
     images: int
@@ -49,6 +51,7 @@ class Setup(NamedTuple):
     title: str
     remedy: str
     explain: Callable[[Exception], UserError | None] = lambda error: None
+    folded_for: Callable[[tf.Tensor, Values], tf.Tensor] | None = None
 
     @property
     def k(self) -> int:
@@ -58,7 +61,7 @@ class Setup(NamedTuple):
 
 class EvalGraph(NamedTuple):
     """hits: of one batch. labels, guesses: int32 [n] of its images. start_input: goes back to the first
-    image. variables: all of the model's, with the batch-norm statistics."""
+    image. variables: all of the model's, with the batch-norm statistics; none where it is folded."""
 
     hits: metrics.Hits
     labels: tf.Tensor
@@ -120,17 +123,17 @@ def set_up(data: DataConfig, model: ModelConfig, config: EvalConfig,
                                      num_classes=len(info.classes), num_records=images)
         return dataset.map(lambda inputs, labels, filename: (inputs, labels))
 
-    def logits_for(inputs: tf.Tensor) -> tf.Tensor:
-        layers = Layers(is_training=False, compute_dtype=tf.as_dtype(model.compute_dtype), width=model.width)
-        return network(model.model).build(inputs, info.num_outputs, layers, model).logits
+    def folded_for(inputs: tf.Tensor, values: Values) -> tf.Tensor:
+        layers = FoldedLayers(False, tf.as_dtype(model.compute_dtype), model.width, weight_decay=None, values=values)
+        return network(model.model).build(inputs, info.num_outputs, layers, model, aux_head=False).logits
 
-    return Setup(config, dataset_for, logits_for, [info.class_name(label) for label in range(info.num_outputs)],
+    return Setup(config, dataset_for, None, [info.class_name(label) for label in range(info.num_outputs)],
                  len(info.classes), images, data.batch_size,
                  source=f'{data.data_dir}: {images} {config.subset} images of {len(info.classes)} classes',
                  title=f'{network(model.model).title}, width {model.width:g}, {data.image_size} x {data.image_size}',
                  remedy=f'the data set in {data.data_dir} has {len(info.classes)} classes; give the --data_dir, '
                         '--width and --image_size that the model was trained with',
-                 explain=lambda error: explain_input_error(error, paths))
+                 explain=lambda error: explain_input_error(error, paths), folded_for=folded_for)
 
 
 class Evaluation:
@@ -141,24 +144,36 @@ class Evaluation:
 
     def __init__(self, setup: Setup):
         self._setup = setup
-        with tf.Graph().as_default() as graph:
-            self._graph = build_eval_graph(setup)
-            self._restorer = checkpoints.Restorer(self._graph.variables, setup.config.use_averages, setup.remedy)
-        self._session = v1.Session(graph=graph, config=v1.ConfigProto(allow_soft_placement=True))
+        self._session: v1.Session | None = None
 
     def __enter__(self) -> 'Evaluation':
         return self
 
     def __exit__(self, *error) -> None:
-        self._session.close()
+        if self._session:
+            self._session.close()
+
+    def _open(self, checkpoint: str) -> None:
+        """A session with the checkpoint's values: in its variables, or, folded, in a graph of its own."""
+        setup, values = self._setup, None
+        if setup.folded_for:
+            values = CheckpointValues(checkpoint, setup.config.use_averages, setup.remedy)
+        if not self._session or values:
+            self.__exit__()
+            with tf.Graph().as_default() as graph:
+                self._graph = build_eval_graph(setup, values)
+                self._restorer = checkpoints.Restorer(self._graph.variables, setup.config.use_averages, setup.remedy)
+            self._session = v1.Session(graph=graph, config=v1.ConfigProto(allow_soft_placement=True))
+        if not values:
+            self._restorer.restore(self._session, checkpoint)
 
     def score(self, checkpoint: str) -> Outcome:
         """Evaluates a checkpoint, named by its path prefix, on every image.
 
         Raises UserError if the checkpoint does not fit, or the images are not those of dataset.json.
         """
+        self._open(checkpoint)
         setup, graph, run = self._setup, self._graph, self._session.run
-        self._restorer.restore(self._session, checkpoint)
         step_v = checkpoints.step_of(checkpoint)
         run(graph.start_input)
         totals, confusion = [0, 0, 0], per_class.Confusion(len(setup.outputs))
@@ -189,13 +204,14 @@ def count_examples(dataset_for: Callable[[], tf.data.Dataset]) -> int:
         return int(session.run(total))
 
 
-def build_eval_graph(setup: Setup) -> EvalGraph:
-    """Builds the network with fixed statistics over the examples; runs nothing."""
+def build_eval_graph(setup: Setup, values: Values | None = None) -> EvalGraph:
+    """Builds the network with fixed statistics over the examples, with variables, or with the values folded into it;
+    runs nothing."""
     with tf.device('/device:CPU:0'):
         iterator = v1.data.make_initializable_iterator(setup.dataset_for())
         inputs, labels = iterator.get_next()
     with v1.variable_scope(v1.get_variable_scope(), use_resource=True):
-        logits = setup.logits_for(inputs)
+        logits = setup.folded_for(inputs, values) if values else setup.logits_for(inputs)
     return EvalGraph(metrics.build_hits(logits, labels, setup.k), labels, metrics.build_guesses(logits, labels),
                      iterator.initializer, v1.global_variables())
 

@@ -215,7 +215,7 @@ class _Blocks:
         On one device they are a single product, several times as wide: `net` is read once, and its gradient is no sum
         of four.
         """
-        if len(set(devices.values())) > 1 or len(kernels) < 2:
+        if len(set(devices.values())) > 1 or len(kernels) < 2 or not self._layers.joint_products:
             products = {}
             for scope, kernel in kernels.items():
                 with tf.device(devices[scope]), tf.name_scope(scope):

@@ -23,8 +23,8 @@ class ConvVariables(NamedTuple):
 
     kernel: tf.Tensor
     beta: tf.Tensor
-    mean: tf.Variable
-    variance: tf.Variable
+    mean: tf.Variable | None = None  # None where they are folded into the kernel (weights/folding.py).
+    variance: tf.Variable | None = None
     gamma: tf.Tensor | None = None
 
 
@@ -45,6 +45,7 @@ class Layers:
     weight_decay: float | None = 0.00004  # None: no L2 losses are made.
     frozen: tuple[str, ...] = ()
     operations: Operations = PLAIN
+    joint_products: bool = True  # Branches that begin with a 1 x 1 convolution begin with one product.
     l2_losses: list[tf.Tensor] = dataclasses.field(default_factory=list)
     statistics: list[Statistic] = dataclasses.field(default_factory=list)
 

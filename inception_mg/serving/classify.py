@@ -4,6 +4,7 @@ Every file is read as scripts/build_image_data.py reads it (type by content, CMY
 and then as evaluation does, so a file gets the probabilities that it would get as a record.
 """
 
+import concurrent.futures
 import glob
 import itertools
 import json
@@ -78,16 +79,27 @@ def find_files(arguments: Sequence[str]) -> Found:
 def classify(export_dir: str, paths: Sequence[str], config: ClassifyConfig) -> Iterator[Classified]:
     """Yields the outcome of each file in the order of `paths`; a file that cannot be read is an outcome too.
 
-    Memory holds one batch of files. Raises UserError if export_dir is not what scripts/export.py writes.
+    Memory holds two batches of files: one is read while the model has the other. Raises UserError if export_dir is not
+    what scripts/export.py writes.
     """
     with Classifier(export_dir) as classifier:
         outcomes = zip(paths, convert_files(paths, BuildConfig.jpeg_quality, config.num_threads), strict=True)
-        while batch := list(itertools.islice(outcomes, config.batch_size)):
+        batches = iter(lambda: list(itertools.islice(outcomes, config.batch_size)), [])
+        for batch in _one_ahead(batches):
             good = [converted.jpeg.data for _, converted in batch if converted.jpeg]
             guesses = iter(classifier.best(good, config.top_k) if good else [])
             for path, converted in batch:
                 yield Classified(path, next(guesses)) if converted.jpeg else Classified(
                     path, (), converted.reason, converted.kind)
+
+
+def _one_ahead(items: Iterator) -> Iterator:
+    """Yields the items while a thread is getting the next one."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
 
 
 class Classifier:

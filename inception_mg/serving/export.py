@@ -1,10 +1,10 @@
-"""A checkpoint to a model for serving: a SavedModel, a TFLite file, or a GraphDef with the weights inside.
+"""A checkpoint to a model for serving: a SavedModel, or a GraphDef; and, in files of their own, TFLite, ONNX and Keras.
 
-The graph is our own, in inference mode and without device names; values are taken from the checkpoint by name. It
-reads images as evaluation does:
+The graph is our own, in inference mode and without device names; values are taken from the checkpoint by name, and are
+in it as constants, with batch normalisation folded into the weights. It reads images as evaluation does:
 
-    image_bytes [n] -> decode, centre crop, resize -> images [n, size, size, 3] -> network -> logits, probabilities
-                                                                                            -> classes, scores
+    examples [n] -> image_bytes [n] -> decode, centre crop, resize -> unit_images [n, size, size, 3] in [0, 1]
+                 -> images, the same in [-1, 1] -> network -> logits, probabilities -> classes, scores
 """
 
 import contextlib
@@ -17,27 +17,35 @@ import tensorflow as tf
 
 from inception_mg.config import DataConfig, ExportConfig, ModelConfig
 from inception_mg.data.dataset_info import LABELS_FILE, read_dataset_info
-from inception_mg.data.distortions import resize_for_evaluation
+from inception_mg.data.distortions import resize_to_unit_range, to_model_range
 from inception_mg.errors import FlagError, UserError
 from inception_mg.files import write_text
-from inception_mg.model.layers import Layers
 from inception_mg.model.networks import network
 from inception_mg.run_dir import model_card
+from inception_mg.serving import precision, reading
 from inception_mg.weights import checkpoints
+from inception_mg.weights.folding import CheckpointValues, FoldedLayers, Values
 
 v1 = tf.compat.v1
 Say = Callable[[str], None]
 TOP_K = 5
-IMAGES_SIGNATURE = 'images'  # The other one, for encoded images, is the default one of serving.
+ENCODED = 'image/encoded'  # As in the records.
+# The default signature of serving takes encoded images.
+IMAGES_SIGNATURE, UNIT_IMAGES_SIGNATURE, CLASSIFY_SIGNATURE = 'images', 'unit_images', 'classify'
+INPUTS = {'-1,1': 'images', '0,1': 'unit_images'}  # --input_range -> the tensor that is the input.
 
 
 class ServingGraph(NamedTuple):
-    """image_bytes: string [n], fed with encoded images of any size; images: float32 [n, size, size, 3] in [-1, 1],
-    fed instead of them; of a model that takes something else (image_bytes is None) its inputs. logits, probabilities:
-    float32 [n, outputs]. classes, scores: the names (string) and probabilities of the k most probable outputs, [n, k].
-    variables: all of the model's."""
+    """examples: string [n], fed with serialized tf.Example that have image/encoded, as the Classify call of TensorFlow
+    Serving sends them. image_bytes: string [n], encoded images of any size. unit_images: float32 [n, size, size, 3] in
+    [0, 1]. images: the same in [-1, 1], or what another model takes. Any one of the four is fed; None: comes before
+    the graph's first input. logits, probabilities: float32 [n, outputs]. classes, scores: the names (string) and
+    probabilities of the k most probable outputs, [n, k]. variables: all of the model's; none where they are constants.
+    """
 
+    examples: tf.Tensor | None
     image_bytes: tf.Tensor | None
+    unit_images: tf.Tensor | None
     images: tf.Tensor
     logits: tf.Tensor
     probabilities: tf.Tensor
@@ -50,33 +58,91 @@ class ServingGraph(NamedTuple):
         return {name: getattr(self, name) for name in names}
 
 
+class Job(NamedTuple):
+    """What a writer of a format works on. data_dir: records to compare on, or ''; say: takes lines for the user."""
+
+    card: model_card.ModelCard
+    values: Values
+    config: ExportConfig
+    data_dir: str
+    say: Say
+
+    @property
+    def k(self) -> int:
+        """The number of classes named."""
+        return min(TOP_K, len(self.card.classes))
+
+    @property
+    def input(self) -> str:
+        """The tensor that takes float images."""
+        return INPUTS[self.config.input_range]
+
+    def compare(self, name: str, predict: precision.Predict) -> None:
+        """Says precision@1 of float32 and of what is exported on the same validation images, if there are any."""
+        if self.data_dir:
+            with folded_network(self.card, self.values) as reference:
+                self.say(precision.compare({'float32': reference, name: predict}, self.data_dir, self.card,
+                                           self.config.num_examples))
+
+
 def export(data: DataConfig, model: ModelConfig, config: ExportConfig, say: Say = print,
            chosen: Collection[str] = model_card.SETTINGS) -> str:
     """Writes config.export_dir from the newest checkpoint (or the one that is named) and returns that folder.
 
     The folder appears when it is complete, with labels.txt (a name per output, the background first) and
-    model.json. data: only data_dir, where the classes are from when the checkpoint has no model.json, and image_size
-    are used; of model the width. chosen: the settings that the user gave. Raises UserError for what the user can mend.
+    model.json. data: only data_dir, where the classes are from when the checkpoint has no model.json, and whose
+    validation images tell what another dtype or quantization costs, and image_size are used; of model the width.
+    chosen: the settings that the user gave. Raises UserError for what the user can mend.
     """
     checkpoint = checkpoints.find_checkpoint(config.checkpoint_dir, 'checkpoint_dir')
     card = card_for(data, model, config.checkpoint_dir, chosen)
-    k = min(TOP_K, len(card.classes))
+    if config.quantize == 'int8' and not data.data_dir:
+        raise FlagError('--quantize=int8 needs --data_dir: images of its training set show the range of every value')
     remedy = (f'a model of width {card.width:g} with {len(card.classes)} classes was expected; give the --width, '
               '--image_size and --data_dir that it was trained with')
+    values = CheckpointValues(checkpoint, config.use_averages, remedy)
+    lines: list[str] = []
     with new_folder(config.export_dir, 'export_dir') as folder:
-        with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={'GPU': 0})) as session:
-            serving = build_serving_graph(card, k)
-            checkpoints.Restorer(serving.variables, config.use_averages, remedy).restore(session, checkpoint)
-            _WRITERS[config.format](folder, session, serving, card.labels)
-        if config.format == 'tflite':
-            convert_to_tflite(folder)
+        usage = _writer(config.format)(folder, Job(card, values, config, data.data_dir, lines.append))
         model_card.write_card(folder, card)
     step = checkpoints.step_of(checkpoint)
     say(f'exported   {checkpoint} (step {step}, {"moving averages" if config.use_averages else "raw weights"}), '
         f'{len(card.classes)} classes, {card.image_size} x {card.image_size}')
-    for line in _HOW_TO_USE[config.format]:
-        say(f'           {line.format(folder=config.export_dir)}')
+    for line in [*lines, *(f'           {line.format(folder=config.export_dir)}' for line in usage)]:
+        say(line)
     return config.export_dir
+
+
+def _writer(name: str) -> Callable[[str, Job], Sequence[str]]:
+    """What writes that format, and returns lines on its use. Each is imported when it is wanted."""
+    if name == 'tflite':
+        from inception_mg.serving.tflite import write_tflite as write
+    elif name == 'onnx':
+        from inception_mg.serving.onnx_model import write_onnx as write
+    elif name == 'keras':
+        from inception_mg.serving.keras_model import write_keras as write
+    else:
+        write = {'saved_model': export_saved_model, 'frozen_graph': export_frozen_graph}[name]
+    return write
+
+
+def export_saved_model(folder: str, job: Job) -> Sequence[str]:
+    """Writes a SavedModel that computes in config.compute_dtype; see write_saved_model."""
+    with serving_session(job.card, job.k, job.values, job.config.compute_dtype) as (session, serving):
+        write_saved_model(folder, session, serving, job.card.labels)
+        if job.config.compute_dtype != 'float32':
+            job.compare(job.config.compute_dtype, _predict(session, serving))
+    return ('{folder}: python scripts/classify.py {folder} IMAGE_OR_FOLDER...',)
+
+
+def export_frozen_graph(folder: str, job: Job) -> Sequence[str]:
+    """Writes frozen_graph.pb; see write_frozen_graph."""
+    with serving_session(job.card, job.k, job.values, job.config.compute_dtype) as (session, serving):
+        write_frozen_graph(folder, session, serving, job.card.labels)
+        if job.config.compute_dtype != 'float32':
+            job.compare(job.config.compute_dtype, _predict(session, serving))
+    return ('{folder}/frozen_graph.pb: feed image_bytes:0, images:0 ([-1, 1]) or unit_images:0 ([0, 1]), fetch '
+            'classes:0, scores:0, probabilities:0 or output_logits:0',)
 
 
 def export_any(checkpoint_dir: str, export_dir: str, inputs: tf.TensorSpec,
@@ -111,45 +177,76 @@ def card_for(data: DataConfig, model: ModelConfig, checkpoint: str, chosen: Coll
     return card
 
 
-def build_serving_graph(card: model_card.ModelCard, k: int) -> ServingGraph:
-    """Builds the inference graph for images in any of the formats of tf.io.decode_image (JPEG, PNG, GIF, BMP, and
-    what else it takes); runs nothing. k: the number of classes named."""
-    size = card.image_size
+@contextlib.contextmanager
+def serving_session(card: model_card.ModelCard, k: int, values: Values, compute_dtype: str = 'float32',
+                    begin: str = 'image_bytes') -> Iterator[tuple[v1.Session, ServingGraph]]:
+    """Within, the serving graph in a session on CPUs."""
+    with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={'GPU': 0})) as session:
+        yield session, build_serving_graph(card, k, values, compute_dtype, begin)
 
-    def read(encoded: tf.Tensor) -> tf.Tensor:
-        image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-        return resize_for_evaluation(tf.ensure_shape(image, [None, None, 3]), size)
 
-    image_bytes = v1.placeholder(tf.string, [None], 'image_bytes')
-    with tf.name_scope('read_images'):
-        read_images = tf.map_fn(read, image_bytes, fn_output_signature=tf.TensorSpec([size, size, 3], tf.float32))
-    # One network for both signatures: who feeds the images does not make them be read.
-    images = v1.placeholder_with_default(read_images, [None, size, size, 3], 'images')
+@contextlib.contextmanager
+def folded_network(card: model_card.ModelCard, values: Values) -> Iterator[precision.Predict]:
+    """Within, the network in float32, to be called."""
+    graph = tf.Graph()
+    with graph.as_default():
+        serving = build_serving_graph(card, 1, values, begin='images')
+    with v1.Session(graph=graph, config=v1.ConfigProto(device_count={'GPU': 0})) as session:
+        yield _predict(session, serving)
+
+
+def _predict(session: v1.Session, serving: ServingGraph) -> precision.Predict:
+    return lambda images_v: session.run(serving.logits, {serving.images: images_v})
+
+
+def build_serving_graph(card: model_card.ModelCard, k: int, values: Values, compute_dtype: str = 'float32',
+                        begin: str = 'image_bytes') -> ServingGraph:
+    """Builds the inference graph with its values inside; runs nothing.
+
+    k: the number of classes named. begin: the first input, which decides how much there is before the network:
+    'image_bytes' (see reading.py for the formats), 'unit_images' or 'images'.
+    """
+    size, examples, image_bytes, unit_images = card.image_size, None, None, None
+    shape = [None, size, size, 3]
+    if begin == 'image_bytes':
+        examples = v1.placeholder(tf.string, [None], 'examples')
+        parsed = tf.io.parse_example(examples, {ENCODED: tf.io.FixedLenFeature([], tf.string)})
+        image_bytes = v1.placeholder_with_default(parsed[ENCODED], [None], 'image_bytes')
+        with tf.name_scope('read_images'):
+            read = tf.map_fn(lambda encoded: resize_to_unit_range(reading.decode(encoded), size), image_bytes,
+                             fn_output_signature=tf.TensorSpec(shape[1:], tf.float32))
+        # One network for all signatures: who feeds the images does not make them be read.
+        unit_images = v1.placeholder_with_default(read, shape, 'unit_images')
+        images = v1.placeholder_with_default(to_model_range(unit_images), shape, 'images')
+    elif begin == 'unit_images':
+        unit_images = v1.placeholder(tf.float32, shape, 'unit_images')
+        images = to_model_range(unit_images)
+    else:
+        images = v1.placeholder(tf.float32, shape, 'images')
 
     def logits_for(inputs: tf.Tensor) -> tf.Tensor:
-        layers = Layers(is_training=False, width=card.width, weight_decay=None)
+        layers = FoldedLayers(False, tf.as_dtype(compute_dtype), card.width, weight_decay=None, values=values)
         return network(card.model).build(inputs, len(card.labels), layers, ModelConfig(), aux_head=False).logits
 
-    return _serving(image_bytes, images, logits_for, card.labels, k)
+    return _serving((examples, image_bytes, unit_images, images), logits_for, card.labels, k)
 
 
 def build_plain_serving_graph(inputs: tf.TensorSpec, logits_for: Callable[[tf.Tensor], tf.Tensor],
                               labels: Sequence[str]) -> ServingGraph:
     """The same for any model: `inputs`, of which the first dimension is the batch, to logits; runs nothing."""
     fed = v1.placeholder(inputs.dtype, [None, *inputs.shape[1:]], 'images')
-    return _serving(None, fed, logits_for, labels, min(TOP_K, len(labels)))
+    return _serving((None, None, None, fed), logits_for, labels, min(TOP_K, len(labels)))
 
 
-def _serving(image_bytes: tf.Tensor | None, images: tf.Tensor, logits_for: Callable[[tf.Tensor], tf.Tensor],
-             labels: Sequence[str], k: int) -> ServingGraph:
+def _serving(inputs: Sequence[tf.Tensor | None], logits_for: Callable[[tf.Tensor], tf.Tensor], labels: Sequence[str],
+             k: int) -> ServingGraph:
     with v1.variable_scope(v1.get_variable_scope(), use_resource=True, custom_getter=_without_chance):
-        logits = logits_for(images)
+        logits = logits_for(inputs[-1])
     variables = v1.global_variables()
     probabilities = tf.nn.softmax(logits, name='probabilities')
     scores, indices = tf.math.top_k(probabilities, k, name='scores')
     classes = tf.gather(tf.constant(labels, name='labels'), indices, name='classes')
-    return ServingGraph(image_bytes, images, tf.identity(logits, 'output_logits'), probabilities, classes, scores,
-                        variables)
+    return ServingGraph(*inputs, tf.identity(logits, 'output_logits'), probabilities, classes, scores, variables)
 
 
 def _without_chance(getter, name: str, *args, **options) -> tf.Variable:
@@ -181,62 +278,45 @@ def new_folder(path: str, flag: str) -> Iterator[str]:
 def write_saved_model(folder: str, session: v1.Session, serving: ServingGraph, labels: Sequence[str]) -> None:
     """Writes a SavedModel with the tag 'serve' and labels.txt among its assets.
 
-    The signature 'serving_default' takes image_bytes (or images, where there are none), 'images' takes images; both
-    give classes, scores, probabilities and logits.
+    The signature 'serving_default' takes image_bytes (or images, where there are none), 'images' takes images, and
+    'unit_images', where there are any, unit_images; all give classes, scores, probabilities and logits. 'classify' is
+    for TensorFlow Serving's Classify call: tf.Example with image/encoded -> classes, scores.
     """
     outputs = serving.outputs('classes', 'scores', 'probabilities', 'logits')
     first = 'images' if serving.image_bytes is None else 'image_bytes'
+    signatures = {v1.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY: first, IMAGES_SIGNATURE: 'images'}
+    if serving.unit_images is not None:
+        signatures[UNIT_IMAGES_SIGNATURE] = 'unit_images'
+    made = {name: signature(serving.outputs(taken), outputs) for name, taken in signatures.items()}
+    if serving.examples is not None:
+        made[CLASSIFY_SIGNATURE] = signature({v1.saved_model.CLASSIFY_INPUTS: serving.examples},
+                                             serving.outputs('classes', 'scores'), v1.saved_model.CLASSIFY_METHOD_NAME)
     with _labels_asset(folder, labels) as asset:
-        _save(folder, session, {v1.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY:
-                                _signature(serving.outputs(first), outputs),
-                                IMAGES_SIGNATURE: _signature(serving.outputs('images'), outputs)}, [asset])
-
-
-def write_for_tflite(folder: str, session: v1.Session, serving: ServingGraph, labels: Sequence[str]) -> None:
-    """Writes the SavedModel that convert_to_tflite takes. Its one signature, 'images', gives probabilities and logits:
-    TFLite has no decoder of images."""
-    _save(os.path.join(folder, 'saved'), session, {IMAGES_SIGNATURE: _signature(
-        serving.outputs('images'), serving.outputs('probabilities', 'logits'))})
-    _write_labels(folder, labels)
-
-
-def convert_to_tflite(folder: str) -> None:
-    """Puts model.tflite, float32, in place of what write_for_tflite wrote. For outside of any tf.Graph: inside of one,
-    TensorFlow takes its old converter, which loses the signature."""
-    saved = os.path.join(folder, 'saved')
-    model_v = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[IMAGES_SIGNATURE]).convert()
-    with open(os.path.join(folder, 'model.tflite'), 'wb') as file:
-        file.write(model_v)
-    shutil.rmtree(saved)
+        save(folder, session, made, [asset])
 
 
 def write_frozen_graph(folder: str, session: v1.Session, serving: ServingGraph, labels: Sequence[str]) -> None:
-    """Writes frozen_graph.pb, a GraphDef: feed image_bytes:0 or images:0, fetch classes:0, scores:0, probabilities:0 or
-    output_logits:0."""
+    """Writes frozen_graph.pb, a GraphDef: feed image_bytes:0, unit_images:0 or images:0, fetch classes:0, scores:0,
+    probabilities:0 or output_logits:0."""
     names = [tensor.op.name for tensor in serving.outputs('classes', 'scores', 'probabilities', 'logits').values()]
-    graph_def = v1.graph_util.convert_variables_to_constants(session, session.graph_def, names)
+    graph_def = v1.graph_util.extract_sub_graph(session.graph_def, names)
     with open(os.path.join(folder, 'frozen_graph.pb'), 'wb') as file:
         file.write(graph_def.SerializeToString())
-    _write_labels(folder, labels)
+    write_labels(folder, labels)
 
 
-_WRITERS = {'saved_model': write_saved_model, 'tflite': write_for_tflite, 'frozen_graph': write_frozen_graph}
-_HOW_TO_USE = {
-    'saved_model': ['{folder}: python scripts/classify.py {folder} IMAGE_OR_FOLDER...'],
-    'tflite': ['{folder}/model.tflite: takes images that were cropped, resized and scaled to [-1, 1] before'],
-    'frozen_graph': ['{folder}/frozen_graph.pb: feed image_bytes:0 or images:0, fetch classes:0, scores:0, '
-                     'probabilities:0 or output_logits:0']}
-
-
-def _signature(inputs: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor]):
+def signature(inputs: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor],
+              method: str = v1.saved_model.PREDICT_METHOD_NAME):
+    """What a SavedModel says of a way to call it: names -> tensors."""
     info = v1.saved_model.build_tensor_info
     return v1.saved_model.build_signature_def(
         {name: info(tensor) for name, tensor in inputs.items()},
         {name: info(tensor) for name, tensor in outputs.items()},
-        v1.saved_model.PREDICT_METHOD_NAME)
+        method)
 
 
-def _save(folder: str, session: v1.Session, signatures: dict, assets: Sequence[tf.Tensor] = ()) -> None:
+def save(folder: str, session: v1.Session, signatures: dict, assets: Sequence[tf.Tensor] = ()) -> None:
+    """Writes the session's graph as a SavedModel into a folder that is there."""
     # The builder wants to make the folder itself; ours holds other files too.
     made = os.path.join(folder, 'made')
     builder = v1.saved_model.Builder(made)
@@ -251,12 +331,13 @@ def _save(folder: str, session: v1.Session, signatures: dict, assets: Sequence[t
 @contextlib.contextmanager
 def _labels_asset(folder: str, labels: Sequence[str]) -> Iterator[tf.Tensor]:
     """Within, a file that the builder copies into the assets; its tensor holds the path."""
-    _write_labels(folder, labels)
+    write_labels(folder, labels)
     path = os.path.join(folder, LABELS_FILE)
     with tf.name_scope('assets'):
         yield tf.constant(path)
     os.remove(path)
 
 
-def _write_labels(folder: str, labels: Sequence[str]) -> None:
+def write_labels(folder: str, labels: Sequence[str]) -> None:
+    """Writes labels.txt: a name per output."""
     write_text(os.path.join(folder, LABELS_FILE), '\n'.join(labels) + '\n')

@@ -192,9 +192,14 @@ def names_to_restore(checkpoint: str, variables: Sequence[tf.Variable], use_aver
     names = average_names(variables)
     there = open_checkpoint(checkpoint).get_variable_to_shape_map()
     if not any(name in there for name in names):
-        raise UserError(f'{checkpoint} has no moving averages (names ending in {AVERAGE}): --nouse_averages '
-                        'evaluates the raw weights')
+        raise UserError(no_averages(checkpoint))
     return names
+
+
+def no_averages(checkpoint: str) -> str:
+    """What to say of a checkpoint that has none, where they are wanted."""
+    return (f'{checkpoint} has no moving averages (names ending in {AVERAGE}): --nouse_averages evaluates the raw '
+            'weights')
 
 
 class Restorer:

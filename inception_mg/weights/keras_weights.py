@@ -23,6 +23,8 @@ BATCH_NORM_EPSILON = 0.001
 # A Keras model knows no background, our label 0: here its weights are 0 and its bias is this. Its probability is
 # then 0 in float32 beside any other class, and label smoothing over 1001 outputs adds 0.01 to the loss, not more.
 BACKGROUND_BIAS = -100.0
+# The name of a Keras model whose output 0 is the background: one that was exported from here.
+WITH_BACKGROUND = 'inception_v3_with_background'
 # What the variables of a layer are, by its class, in the order of the newer layouts.
 _VARIABLES = {'conv2d': ('kernel', 'bias'), 'dense': ('kernel', 'bias'),
               'batch_normalization': ('gamma', 'beta', 'moving_mean', 'moving_variance')}
@@ -58,16 +60,20 @@ def is_keras_file(path: str) -> bool:
 
 def read_keras(path: str) -> KerasModel:
     """Reads a file that is_keras_file. Raises UserError for one that is not InceptionV3 or cannot be read."""
+    settings = {}
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                _check_epsilon(path, json.loads(archive.read('config.json')))
+                settings = json.loads(archive.read('config.json'))
+                _check_epsilon(path, settings)
                 source = io.BytesIO(archive.read('model.weights.h5'))
         else:
             source = path
         with h5py.File(source, 'r') as file:
-            _check_epsilon(path, json.loads(file.attrs.get('model_config', '{}')))
-            return _model(path, list(_weights_of(file)))
+            settings = settings or json.loads(file.attrs.get('model_config', '{}'))
+            _check_epsilon(path, settings)
+            named = settings.get('config', {}).get('name') if isinstance(settings, dict) else ''
+            return _model(path, list(_weights_of(file)), named == WITH_BACKGROUND)
     except (OSError, KeyError, zipfile.BadZipFile, json.JSONDecodeError) as error:
         raise UserError(f'cannot read {path} as a Keras file: {reason_of(error)}') from None
 
@@ -123,7 +129,7 @@ def _numbered_weights(file: h5py.File) -> Iterator[_Weight]:
             yield _Weight(name, kinds[number] if number < len(kinds) else str(number), value)
 
 
-def _model(path: str, weights: Sequence[_Weight]) -> KerasModel:
+def _model(path: str, weights: Sequence[_Weight], with_background: bool) -> KerasModel:
     kinds: dict[str, list[_Weight]] = {}
     for weight in weights:
         kind = 'dense' if weight.kind == 'kernel' and weight.value.ndim == 2 else weight.kind
@@ -142,8 +148,9 @@ def _model(path: str, weights: Sequence[_Weight]) -> KerasModel:
     dense, biases = kinds.pop('dense', []), {weight.layer: weight for weight in kinds.pop('bias', [])}
     if len(dense) == 1:
         head_biases = biases.pop(dense[0].layer, None)
-        values |= _head(_array(dense[0]), _array(head_biases) if head_biases else None)
-        notes.append('the background, which Keras does not have, put in as output 0 '
+        values |= _head(_array(dense[0]), _array(head_biases) if head_biases else None, with_background)
+        notes.append('output 0 is the background: it was exported by these programs' if with_background else
+                     'the background, which Keras does not have, put in as output 0 '
                      f'(weights 0, bias {BACKGROUND_BIAS:g})')
     heads = {weight.layer for weight in dense} if len(dense) > 1 else set()
     rest = [weight for found in kinds.values() for weight in found]
@@ -152,9 +159,11 @@ def _model(path: str, weights: Sequence[_Weight]) -> KerasModel:
                       sorted(heads), notes)
 
 
-def _head(kernel: np.ndarray, biases: np.ndarray | None) -> dict[str, np.ndarray]:
+def _head(kernel: np.ndarray, biases: np.ndarray | None, with_background: bool) -> dict[str, np.ndarray]:
     """[features, classes] -> our logits, with the background as output 0."""
     biases = np.zeros(kernel.shape[1], np.float32) if biases is None else biases
+    if with_background:
+        return {'logits/logits/weights': kernel, 'logits/logits/biases': biases}
     return {'logits/logits/weights': np.concatenate([np.zeros_like(kernel[:, :1]), kernel], axis=1),
             'logits/logits/biases': np.concatenate([[np.float32(BACKGROUND_BIAS)], biases])}
 

@@ -78,6 +78,7 @@ by_bytes, by_images = model.signatures['serving_default'], model.signatures['ima
 out = by_bytes(image_bytes=tf.constant(encoded))
 found = {'seven': by_bytes(image_bytes=tf.constant(encoded[:7]))['logits'], 'one': by_bytes(
     image_bytes=tf.constant(encoded[:1]))['logits'], 'images': by_images(images=tf.constant(given['images']))['logits'],
+    'unit': model.signatures['unit_images'](unit_images=tf.constant((given['images'] + 1) / 2))['logits'],
     'classes': out['classes'], 'scores': out['scores'], 'probabilities': out['probabilities']}
 found = {name: value.numpy() for name, value in found.items()}
 found['classes'] = found['classes'].astype(str)
@@ -100,7 +101,7 @@ def test_a_fresh_process_without_our_code_gets_the_logits_of_evaluation(saved_mo
                    cwd=tmp_path, capture_output=True, text=True)
     result = np.load(found)
     assert not result['ours']
-    assert reference.agree(result['v1']) and reference.agree(result['images'])
+    assert reference.agree(result['v1']) and reference.agree(result['images']) and reference.agree(result['unit'])
     assert reference.agree(result['one'], slice(1)) and reference.agree(result['seven'], slice(7))
     assert str(result['labels']) == 'background\nblue\ngreen\nred\n'
     names = np.array(['background', 'blue', 'green', 'red'])
