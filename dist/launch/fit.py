@@ -24,7 +24,7 @@ import tensorflow as tf
 from dist import hosts
 from dist.launch import run as run_cluster
 from dist.server import choose_gpus, hide_gpus, leave_process
-from inception_mg import checks, paths
+from inception_mg import checks, paths, remote
 from inception_mg.config import (
     ClusterConfig,
     DeviceConfig,
@@ -200,7 +200,9 @@ def parse(arguments: Sequence[str], task: Task, train_dir: str, steps: int) -> a
                                    choices=field.metadata['choices'] or None, metavar=field.type.__name__)
     flags = parser.parse_args(arguments)
     for name in paths.FLAGS.keys() & vars(flags).keys():
-        setattr(flags, name, paths.settle(f'--{name}', getattr(flags, name), paths.FLAGS[name]))
+        setattr(flags, name, paths.settle(f'--{name}', getattr(flags, name), paths.FLAGS[name], name in paths.REMOTE))
+        if paths.scheme_of(getattr(flags, name)):
+            remote.check_scheme(f'--{name}', getattr(flags, name))
     return flags
 
 
