@@ -6,6 +6,7 @@ standard library, so that nobody else need know where a file is.
 
 import contextlib
 import errno
+import importlib
 import importlib.util
 from collections.abc import Iterator
 
@@ -22,7 +23,11 @@ def check_scheme(name: str, path: str) -> None:
     import tensorflow as tf
     scheme, known = scheme_of(path), tf.io.gfile.get_registered_schemes
     if scheme not in known() and importlib.util.find_spec('tensorflow_io'):
-        importlib.import_module('tensorflow_io')
+        try:
+            importlib.import_module('tensorflow_io')
+        except Exception as error:  # noqa: BLE001 (Whatever a build for another TensorFlow raises.)
+            raise FlagError(f'{name}={path}: {scheme}:// needs tensorflow-io, which cannot be loaded: '
+                            f'{reason_of(error)}') from None
     if scheme not in known():
         there = ', '.join(f'{one}://' for one in sorted(set(known()) - {'', 'ram'}))
         raise FlagError(f'{name}={path}: this TensorFlow does not know {scheme}://, only {there}: install '
@@ -91,7 +96,7 @@ def exists(path: str) -> bool:
 
 def is_folder(path: str) -> bool:
     with looking(path) as gfile:
-        return gfile.isdir(path)
+        return gfile.exists(path) and gfile.isdir(path)  # ram:// takes the beginning of a file's name for a folder.
 
 
 def make_folder(path: str) -> None:

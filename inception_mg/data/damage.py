@@ -180,9 +180,11 @@ def describe_record(serialized: bytes, keys: RecordKeys = OURS) -> str:
     """Returns what is wrong with a record that cannot be prepared, for a message."""
     try:
         fields = tf.train.Example.FromString(serialized).features.feature
-        name = fields[keys.filename].bytes_list.value[0].decode(errors='replace') if keys.filename else ''
+        name = b''.join(fields[keys.filename].bytes_list.value).decode(errors='replace') if keys.filename else ''
+        if not name and keys.encoded not in fields:
+            return f'has no {keys.encoded}'
     except Exception:  # noqa: BLE001 (Whatever protobuf's implementations raise for bytes that are no message.)
-        return 'is no tf.train.Example' + (f' with an {keys.filename}' if keys.filename else '')
+        return 'is no tf.train.Example'
     kind, image = kind_of(b''.join(fields[keys.encoded].bytes_list.value)), f'(image {name}) ' if name else ''
     if kind in DECODED:
         return f'{image}holds no readable {kind}'

@@ -40,10 +40,11 @@ def preprocess_for_evaluation(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
 
 
 def decode_image(encoded: tf.Tensor, ratio: int = 1) -> tf.Tensor:
-    """Returns the pixels of a JPEG, PNG, GIF (of which the first frame), BMP or WebP: uint8 [height, width, 3].
+    """Returns the pixels of a JPEG, PNG, GIF, BMP or WebP: uint8 [height, width, 3].
 
-    Grey becomes three equal channels, transparency is dropped. `ratio` (1, 2, 4 or 8) makes a JPEG so many times
-    smaller. Running it raises InvalidArgumentError for bytes that are none of these.
+    Of a GIF the first frame is taken; an animated WebP is refused. Grey becomes three equal channels, transparency is
+    dropped. `ratio` (1, 2, 4 or 8) makes a JPEG so many times smaller. Running it raises InvalidArgumentError for bytes
+    that are none of these.
     """
     return tf.cond(tf.io.is_jpeg(encoded), lambda: tf.io.decode_jpeg(encoded, channels=3, ratio=ratio),
                    lambda: _decode_other(encoded))
@@ -51,7 +52,7 @@ def decode_image(encoded: tf.Tensor, ratio: int = 1) -> tf.Tensor:
 
 def _decode_other(encoded: tf.Tensor) -> tf.Tensor:
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
-    # A WebP comes with its frames all the same.
+    # A WebP has a dimension for its frames all the same.
     return tf.reshape(image, tf.concat([[-1], tf.shape(image)[-3:-1], [3]], axis=0))[0]
 
 

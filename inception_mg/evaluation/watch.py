@@ -301,7 +301,7 @@ class BestCheckpoint:
             if card := model_card.read_card(train_dir):
                 model_card.write_card(self.folder, card)
             write_text(os.path.join(self.folder, BEST_FILE), json.dumps(result, indent=1) + '\n')
-            v1.train.update_checkpoint_state(self.folder, name)
+            checkpoints.name_newest(self.folder, name)
         except (OSError, UserError, tf.errors.OpError):
             if name != before:
                 _remove(new)

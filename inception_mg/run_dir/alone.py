@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from inception_mg.errors import EXIT_FAILED, UserError
 from inception_mg.paths import scheme_of
-from inception_mg.run_dir.beat import held_by_beat
+from inception_mg.run_dir import beat
 
 LOCK_FILE = 'training.lock'
 PATIENCE = 5.0  # Seconds that a predecessor has to end, which may have been killed just now.
@@ -33,7 +33,7 @@ def alone_in(train_dir: str, exit_code: int = EXIT_FAILED, say: Callable[[str], 
     process that is forked within does not hold the lock.
     """
     if scheme_of(train_dir):
-        with held_by_beat(train_dir, exit_code, say):
+        with beat.held(train_dir, exit_code, say, beat.PERIOD):
             yield
         return
     path = os.path.join(train_dir, LOCK_FILE)

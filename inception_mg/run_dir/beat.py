@@ -25,8 +25,11 @@ MISSED = 4  # Beats that do not come from one who lives.
 
 
 @contextlib.contextmanager
-def held_by_beat(train_dir: str, exit_code: int, say: Callable[[str], None], period: float = PERIOD) -> Iterator[None]:
-    """Within, no other process trains in train_dir, as far as can be seen. Raises UserError as alone_in does."""
+def held(train_dir: str, exit_code: int, say: Callable[[str], None], period: float) -> Iterator[None]:
+    """Within, no other process trains in train_dir, as far as can be seen by beats `period` seconds apart.
+
+    Raises UserError as alone_in does.
+    """
     beat = _Beat(os.path.join(train_dir, BEAT_FILE), say)
     say(f'{train_dir} knows no locks: a second training is kept out by {BEAT_FILE} in it, written every {period:g} s')
     _wait_for(beat, train_dir, exit_code, say, period)

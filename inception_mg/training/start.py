@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from inception_mg.config import RunConfig
 from inception_mg.errors import FlagError
-from inception_mg.files import whole
 from inception_mg.run_dir.run_state import refuse_stopped
 from inception_mg.run_dir.written import Written
 from inception_mg.weights import checkpoints
@@ -117,8 +116,7 @@ class JobSaver(v1.train.Saver):
         folder, name = os.path.split(f'{save_path}-{global_step}')
         self._written.begin(name)
         path = super().save(sess, save_path, global_step, write_state=False, **options)
-        # By names alone, so that the folder can be moved.
-        v1.train.update_checkpoint_state(whole(folder), name, self._written.end(name))
+        checkpoints.name_newest(folder, name, self._written.end(name))
         self._written.prune()
         return path
 

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from inception_mg.errors import UserError
-from inception_mg.files import exists, is_file, is_folder, names_in, size_of
-from inception_mg.paths import STATE_FILE, checkpoint_prefix
+from inception_mg.files import exists, is_file, is_folder, names_in, size_of, whole
+from inception_mg.paths import STATE_FILE, checkpoint_prefix, scheme_of
 from inception_mg.reasons import reason_of
 from inception_mg.weights.names import AUX_HEAD
 
@@ -64,6 +64,16 @@ def newest_checkpoint(directory: str, say: Say = _nothing) -> str | None:
         say(f'{path} is passed over: {fault}')
     raise UserError(f'{why}, and no model.ckpt-N in {directory} is whole: put the files back, or move what is left of '
                     'them elsewhere to start anew')
+
+
+def name_newest(directory: str, name: str, kept: Sequence[str] = ()) -> None:
+    """Writes TensorFlow's state file: the name of the newest checkpoint, and of all, oldest first, if not of it alone.
+
+    By names, so that the folder can be moved. Raises what TensorFlow does where it cannot.
+    """
+    folder = whole(directory)
+    start = f'{folder}/' if scheme_of(folder) else ''  # There it takes the folder away from each.
+    v1.train.update_checkpoint_state(folder, start + name, [start + one for one in kept] or None)
 
 
 def listed_checkpoints(directory: str) -> tuple[str, list[str]]:
@@ -143,9 +153,9 @@ def step_is_float(checkpoint: str) -> bool:
 
 
 def open_checkpoint(checkpoint: str):
-    """A tf.train.CheckpointReader; UserError when the files cannot be read."""
+    """A tf.train.CheckpointReader of a path prefix; UserError when the files cannot be read."""
     try:
-        return tf.train.load_checkpoint(checkpoint)
+        return v1.train.NewCheckpointReader(checkpoint)
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
         raise UserError(f'cannot read the checkpoint {checkpoint}: {reason_of(error)}') from None
 
