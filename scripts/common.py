@@ -121,7 +121,8 @@ def settle_path(name: str, path: str, kind: str, far: bool) -> str:
     path = paths.settle(name, path, kind, far)
     if paths.scheme_of(path):
         with quiet_import():
-            remote.check_scheme(name, path)
+            import tensorflow  # noqa: F401
+        remote.check_scheme(name, path)
     return path
 
 

@@ -1,5 +1,6 @@
 """What is wrong with shards, and where: found after something failed, so that a sound data set pays nothing for it."""
 
+import concurrent.futures
 import functools
 import re
 from collections.abc import Callable, Sequence
@@ -13,11 +14,13 @@ from inception_mg.data.example import parse_example
 from inception_mg.data.kinds import HEAD, UNKNOWN, compression_of, kind_of
 from inception_mg.errors import UserError
 from inception_mg.files import exists, is_file, is_folder, read_bytes
+from inception_mg.paths import scheme_of
 
 NO_RECORD = 'not one readable record'
 IN_A_ROW = 'damaged images in a row'
 WRONG_LABEL = 'wrong label in '  # Then the whole message.
 DECODED = ('JPEG', 'PNG', 'GIF', 'BMP', 'WebP')  # What TensorFlow makes pixels of.
+_AT_ONCE = 16  # Requests to a remote file system.
 SKIPPING = '--skip_damaged_records'
 
 
@@ -59,7 +62,10 @@ def check_kinds(paths: Sequence[str]) -> list[str]:
 
     Raises UserError for the first file that by them is no shard but something else, such as a ZIP.
     """
-    return [_compression(path) for path in paths]
+    if not any(map(scheme_of, paths)):
+        return [_compression(path) for path in paths]
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(_compression, paths))
 
 
 def compression_of_shard(path: str) -> str:
@@ -118,7 +124,7 @@ def _may_be_input(error: Exception) -> bool:
 def _compression(path: str) -> str:
     """'', also of a file that cannot be read; UserError for what is surely no TFRecord file."""
     try:
-        if exists(path) and not is_file(path):
+        if not scheme_of(path) and exists(path) and not is_file(path):  # Each look costs a request there.
             what = 'a folder' if is_folder(path) else 'no regular file'
             raise UserError(f'{path} is no shard of records but {what}: build the shard again')
         head = read_bytes(path, HEAD)

@@ -346,7 +346,7 @@ def _saved(file_format: str, mode: str = 'RGB', **options) -> bytes:
 
 
 def test_images_of_all_kinds_are_evaluated_and_trained_on(tmp_path):
-    """Half black, half grey; lossless ones and a JPEG of the same pixels agree, also those in grey."""
+    """Half black, half grey; lossless ones of the same pixels agree, and a JPEG nearly."""
     frames = [Image.new('RGB', (20, 16), 'red')]
     kinds = [('JPEG', 'RGB', {'quality': 100}), ('PNG', 'RGB', {}), ('PNG', 'L', {}), ('PNG', 'RGBA', {}),
              ('PNG', 'P', {}), ('GIF', 'P', {}), ('GIF', 'RGB', {'save_all': True, 'append_images': frames}),
@@ -355,8 +355,8 @@ def test_images_of_all_kinds_are_evaluated_and_trained_on(tmp_path):
     paths = [_write(tmp_path / 'shard', records)]
     (images, labels, _), = _evaluation(paths, len(kinds))
     assert list(labels) == list(range(len(kinds)))
-    for image in images:
-        assert abs(image - images[0]).max() < 0.04
+    for number, image in enumerate(images):
+        assert abs(image - images[1]).max() < (0.01 if number else 0.15)
     assert images[0].min() < -0.95 and images[0].max() > 0.5
     (images, labels), = _training(paths, len(kinds), 1, _data(batch_size=len(kinds), distort=True))
     assert sorted(labels) == list(range(len(kinds))) and images.std(axis=(1, 2, 3)).min() > 0.01
