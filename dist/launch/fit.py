@@ -146,6 +146,9 @@ def launch(flags: argparse.Namespace, argv: Sequence[str]) -> int:
     checks.check_launch(config)
     checks.check_retry_exit_code(flags.retry_exit_code)
     program = [sys.executable, *argv, '--nolaunch', '--kill=', '--drill=']
+    if paths.scheme_of(flags.train_dir) and not config.log_directory:
+        raise FlagError(f'--train_dir={flags.train_dir} is not on this machine: name a folder for the logs of the '
+                        'tasks by --log_directory')
     log_dir = config.log_directory or os.path.join(flags.train_dir, 'logs')
     return run_cluster.run(config, lambda own: [*program, *own], log_dir, argv, fork=False,
                            retry_code=flags.retry_exit_code)
