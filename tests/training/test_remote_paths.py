@@ -86,6 +86,7 @@ def test_a_training_is_resumed_and_keeps_its_newest_checkpoints(monkeypatch):
     assert any('resumes from model.ckpt-4 at step 4' in line for line in said)
     assert _names(folder, 'model.ckpt-') == [f'model.ckpt-{step}.{part}' for step in (4, 6)
                                              for part in ('data-00000-of-00001', 'index')]
+    assert tf.train.latest_checkpoint(folder) == f'{folder}/model.ckpt-6'  # As other programs look for it.
     assert run_state.is_over(folder) and not _names(folder, beat.BEAT_FILE)
     assert _names(folder, 'events.out')
     run_state.request_stop(folder, 'a test')
