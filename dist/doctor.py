@@ -164,6 +164,8 @@ def _versions(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 def _disk(train_dir: str) -> Finding:
     """The folder of checkpoints, or the one in which it would be made."""
+    if '://' in train_dir:
+        return Finding('train_dir', f'{train_dir}: not on this machine, so its room is not known here', OK)
     folder = os.path.abspath(train_dir)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)

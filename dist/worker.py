@@ -9,7 +9,6 @@ are those of inception_mg.training. What is added here is who initialises, who w
 import collections
 import contextlib
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
@@ -26,6 +25,7 @@ from dist.status import FOLLOWER_EVERY, CountsHook, FollowerHook, JoinHook, Pace
 from dist.sync import SyncReplicas
 from inception_mg.config import ClusterConfig, DeviceConfig, RunConfig
 from inception_mg.errors import EXIT_RETRY, EXIT_SIGTERM, FlagError
+from inception_mg.files import whole
 from inception_mg.placement import Placement, between_graph, bytes_of
 from inception_mg.reasons import reason_of
 from inception_mg.run_dir import run_state
@@ -115,7 +115,7 @@ def describe_job(cluster: Cluster, task: Task, run: RunConfig, config: ClusterCo
                 '--max_steps': run.max_steps, '--partition_mb': f'{config.partition_mb:g}',
                 **{f'--{name}': value for name, value in vars(task.optimizer).items()}, **task.settings}
     return Job({name: str(value) for name, value in settings.items()},
-               os.path.abspath(run.train_dir) if cluster.is_chief else '')
+               whole(run.train_dir) if cluster.is_chief else '')
 
 
 def cluster_machine(cluster: Cluster, machine: Machine, config: ClusterConfig) -> Machine:

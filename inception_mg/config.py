@@ -68,7 +68,7 @@ class BuildConfig:
     jpeg_quality: int = option(95, 'Quality of JPEGs made from other formats, 1 to 100.')
     describe: bool = option(
         False, 'Write no records: count those already in --output_directory and write the '
-        'dataset.json that train and evaluate read (for records of the 2016 program).')
+        'dataset.json that train and evaluate read (for records of the 2016 program, or of TensorFlow Datasets).')
 
 
 @dataclasses.dataclass(frozen=True)

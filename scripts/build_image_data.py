@@ -34,8 +34,9 @@ def describe(output_directory: str) -> int:
     info = dataset_describe.describe_dataset(output_directory)
     for subset, images in info.counts.items():
         print(f'{subset}: {images} images in {info.shards[subset]} shards')
-    print(f'{output_directory}: {len(info.classes)} classes, labels 1 to {len(info.classes)}; '
-          'wrote dataset.json')
+    first, count = info.records.first_label, len(info.classes)
+    theirs = '' if first == 1 else f', which are {first} to {count + first - 1} in the records'
+    print(f'{output_directory}: {count} classes, labels 1 to {count}{theirs}; wrote dataset.json')
     return 0
 
 

@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     with common.quiet_import():
         from inception_mg.serving.classify import classify, find_files
     export_dir, *rest = arguments
-    export_dir = paths.settle('MODEL', export_dir)
+    export_dir = common.settle_path('MODEL', export_dir, paths.FOLDER, far=True)
     found = find_files(rest)
     outcomes = classify(export_dir, found.paths, settings) if found.paths else iter(())
     if not sys.stdout.isatty():  # Else the lines show how far it is.

@@ -45,7 +45,7 @@ _require_packages()
 
 from absl import app, flags  # noqa: E402
 
-from inception_mg import checks, config, paths, tf_environment  # noqa: E402
+from inception_mg import checks, config, paths, remote, tf_environment  # noqa: E402
 from inception_mg.errors import EXIT_FAILED, EXIT_FLAGS, EXIT_SIGINT, UserError, told  # noqa: E402
 from inception_mg.version import version_line  # noqa: E402
 
@@ -116,9 +116,21 @@ def subset_line(report) -> str:
 def settle_paths() -> None:
     """Replaces the value of every flag that is a path by the path that it means; FlagError for one that cannot be
     used (see inception_mg/paths.py)."""
+    describes = 'describe' in flags.FLAGS and flags.FLAGS.describe
     for name in sorted(set(paths.FLAGS) & set(flags.FLAGS)):
-        if isinstance(flags.FLAGS[name].value, str):
-            flags.FLAGS[name].value = paths.settle(f'--{name}', flags.FLAGS[name].value, paths.FLAGS[name])
+        if isinstance(value := flags.FLAGS[name].value, str):
+            far = name in paths.REMOTE or describes and name == 'output_directory'
+            flags.FLAGS[name].value = settle_path(f'--{name}', value, paths.FLAGS[name], far)
+
+
+def settle_path(name: str, path: str, kind: str, far: bool) -> str:
+    """As paths.settle; far: whether it may have a scheme. FlagError where TensorFlow does not know that."""
+    path = paths.settle(name, path, kind, far)
+    if paths.scheme_of(path):
+        with quiet_import():
+            import tensorflow  # noqa: F401
+        remote.check_scheme(name, path)
+    return path
 
 
 def run(main: Callable[..., int | None], argv: Sequence[str] | None = None, arguments: str = '') -> None:

@@ -39,7 +39,11 @@ def main(training_flags: Sequence[str]) -> int:
 def log_dir_beside(training_flags: Sequence[str]) -> str:
     """The default of --log_directory: a folder in --train_dir. FlagError when that flag is missing."""
     if value := value_of('train_dir', training_flags):
-        return str(pathlib.Path(paths.settle('--train_dir', value)) / 'logs')
+        train_dir = paths.settle('--train_dir', value, remote=True)
+        if paths.scheme_of(train_dir):
+            raise FlagError(f'--train_dir={train_dir} is not on this machine: name a folder for the logs of the tasks '
+                            'by --log_directory, before the --')
+        return str(pathlib.Path(train_dir) / 'logs')
     raise FlagError('--train_dir is missing: give the flags of train_distributed.py after --')
 
 

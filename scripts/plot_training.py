@@ -3,11 +3,11 @@
     python scripts/plot_training.py --train_dir=DIR --output=curves.png
 """
 
-import glob
 import os
 
 import common
 from inception_mg.errors import FlagError, UserError
+from inception_mg.files import is_folder, names_in
 from inception_mg.report import plots
 
 TAGS = ('loss', 'learning_rate', 'precision@1')
@@ -22,7 +22,8 @@ def read_scalars(directory: str) -> dict[str, dict[int, float]]:
     import tensorflow as tf
     found: dict[str, dict[int, float]] = {}
     files = []
-    for path in glob.glob(os.path.join(glob.escape(directory), 'events.out.tfevents.*')):
+    names = names_in(directory) if is_folder(directory) else []
+    for path in [os.path.join(directory, name) for name in names if name.startswith('events.out.tfevents.')]:
         events = []
         try:
             events.extend(tf.compat.v1.train.summary_iterator(path))

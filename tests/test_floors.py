@@ -16,7 +16,7 @@ FLOORS = {folder.rstrip('/').replace('/', '.'): int(floor)
           for floor, folder in re.findall(r'^(\d) +(\S+/) ', LISTED, re.MULTILINE)}
 TALK_TO_NOBODY = (  # These read files, and are read where TensorFlow would cost seconds.
     'inception_mg/run_dir/model_card.py', 'inception_mg/run_dir/run_state.py', 'inception_mg/run_dir/alone.py',
-    'inception_mg/run_dir/written.py', 'inception_mg/data/dataset_info.py')
+    'inception_mg/run_dir/beat.py', 'inception_mg/run_dir/written.py', 'inception_mg/data/dataset_info.py')
 
 
 def floor_of(module: str) -> int:
@@ -44,7 +44,8 @@ def name_of(path: pathlib.Path) -> str:
     return '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
 
 
-GROUND = sorted(f'inception_mg/{path.name}' for path in ROOT.glob('inception_mg/*.py'))
+BY_TENSORFLOW = 'inception_mg/remote.py'  # Imports it within its functions: for paths with a scheme only.
+GROUND = sorted({f'inception_mg/{path.name}' for path in ROOT.glob('inception_mg/*.py')} - {BY_TENSORFLOW})
 FILES = sorted([*ROOT.glob('inception_mg/**/*.py'), *ROOT.glob('dist/**/*.py')])
 
 
@@ -71,6 +72,12 @@ def test_imports_point_downwards(path):
 def test_the_ground_floor_imports_the_standard_library_only(name):
     first = {target.split('.')[0] for target in imports_of(ROOT / name)}
     assert first <= set(sys.stdlib_module_names) | {'inception_mg'}
+
+
+def test_remote_paths_cost_others_no_import_of_tensorflow():
+    tree = ast.parse((ROOT / BY_TENSORFLOW).read_text())
+    first = {alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names}
+    assert 'tensorflow' not in first and imports_of(ROOT / BY_TENSORFLOW) >= {'tensorflow'}
 
 
 def test_the_guard_sees_a_wrong_arrow():

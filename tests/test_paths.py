@@ -26,11 +26,39 @@ def test_a_pattern_above_a_relative_path_is_refused(tmp_path, monkeypatch):
     assert paths.settle('--data_dir', 'x[1]', paths.RECORDS) == 'x[1]'  # Listed by name: nothing is a pattern there.
 
 
-@pytest.mark.parametrize('path', ['gs://b/run', 's3://b', 'file:///run', 'hdfs://n/run', 'ram://x'])
+@pytest.mark.parametrize('path', ['gs://b/run', 's3://b', 'hdfs://n/run', 'ram://x'])
 @pytest.mark.parametrize('kind', [paths.FOLDER, paths.RECORDS, paths.CHECKPOINT, paths.FILE])
-def test_a_scheme_is_refused(path, kind):
+def test_a_scheme_is_refused_where_none_may_be(path, kind):
     with pytest.raises(FlagError, match=f'--f={path}: '):
         paths.settle('--f', path, kind)
+
+
+@pytest.mark.parametrize('kind', [paths.FOLDER, paths.RECORDS, paths.CHECKPOINT])
+def test_a_remote_path_keeps_its_scheme(kind):
+    assert paths.settle('--f', 'GS://b/run//', kind, remote=True) == 'gs://b/run'
+    assert paths.scheme_of('gs://b/run') == 'gs' and paths.scheme_of('/gs://b') == ''
+    for path, words in (('gs://', 'name a folder in it'), ('gs:///', 'name a folder in it'),
+                        ('gs:/b/run', 'write gs:// for a file system'), ('s3:/b', 'write s3://')):
+        with pytest.raises(FlagError, match=words):
+            paths.settle('--f', path, kind, remote=True)
+    if kind != paths.RECORDS:
+        with pytest.raises(FlagError, match='as a pattern'):
+            paths.settle('--f', 'gs://b/run*', kind, remote=True)
+
+
+def test_a_remote_checkpoint_by_any_of_its_files():
+    for name in ('', '/checkpoint'):
+        assert paths.settle('--f', f'gs://b/run{name}', paths.CHECKPOINT, remote=True) == 'gs://b/run'
+    for name in ('.index', '.data-00000-of-00001', ''):
+        assert paths.settle('--f', f'gs://b/model.ckpt-4{name}', paths.CHECKPOINT, remote=True) == 'gs://b/model.ckpt-4'
+
+
+def test_file_urls_are_paths_of_this_machine(tmp_path):
+    for path in (f'file://{tmp_path}/run', f'FILE://localhost{tmp_path}/run/'):
+        assert paths.settle('--f', path) == str(tmp_path / 'run')
+    for path in ('file://run', 'file://host/run'):
+        with pytest.raises(FlagError, match='write file:///'):
+            paths.settle('--f', path)
 
 
 def test_home_and_slashes(tmp_path, monkeypatch):

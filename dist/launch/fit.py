@@ -24,7 +24,7 @@ import tensorflow as tf
 from dist import hosts
 from dist.launch import run as run_cluster
 from dist.server import choose_gpus, hide_gpus, leave_process
-from inception_mg import checks, paths
+from inception_mg import checks, paths, remote
 from inception_mg.config import (
     ClusterConfig,
     DeviceConfig,
@@ -146,6 +146,9 @@ def launch(flags: argparse.Namespace, argv: Sequence[str]) -> int:
     checks.check_launch(config)
     checks.check_retry_exit_code(flags.retry_exit_code)
     program = [sys.executable, *argv, '--nolaunch', '--kill=', '--drill=']
+    if paths.scheme_of(flags.train_dir) and not config.log_directory:
+        raise FlagError(f'--train_dir={flags.train_dir} is not on this machine: name a folder for the logs of the '
+                        'tasks by --log_directory')
     log_dir = config.log_directory or os.path.join(flags.train_dir, 'logs')
     return run_cluster.run(config, lambda own: [*program, *own], log_dir, argv, fork=False,
                            retry_code=flags.retry_exit_code)
@@ -200,7 +203,9 @@ def parse(arguments: Sequence[str], task: Task, train_dir: str, steps: int) -> a
                                    choices=field.metadata['choices'] or None, metavar=field.type.__name__)
     flags = parser.parse_args(arguments)
     for name in paths.FLAGS.keys() & vars(flags).keys():
-        setattr(flags, name, paths.settle(f'--{name}', getattr(flags, name), paths.FLAGS[name]))
+        setattr(flags, name, paths.settle(f'--{name}', getattr(flags, name), paths.FLAGS[name], name in paths.REMOTE))
+        if paths.scheme_of(getattr(flags, name)):
+            remote.check_scheme(f'--{name}', getattr(flags, name))
     return flags
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from inception_mg.data.archives import Member
 from inception_mg.errors import UserError
+from inception_mg.files import exists, is_file, read_text
 
 # What systems, servers and programs put beside people's files. Left out, and said; what is junk is not worth a word.
 _OF_SYSTEMS = re.compile(
@@ -46,11 +47,11 @@ def read_class_names(path: str) -> list[str]:
     A byte-order mark, blanks around a name and empty lines don't count. Raises UserError if the file can't be
     read as UTF-8 text.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise UserError(f'cannot read the labels file {path}: it is no regular file')
     try:
-        with open(path, encoding='utf-8-sig') as file:
-            text = file.read(_LABELS_LIMIT + 1)  # Line ends of every system are '\n' by now.
+        if exists(path) and not is_file(path):
+            raise UserError(f'cannot read the labels file {path}: it is no regular file')
+        text = read_text(path, _LABELS_LIMIT + 1).removeprefix('\ufeff')
+        text = text.replace('\r\n', '\n').replace('\r', '\n')
     except OSError as error:
         raise UserError(f'cannot read the labels file {path}: {error.strerror}') from None
     except UnicodeDecodeError:

@@ -1,22 +1,26 @@
 """What is wrong with shards, and where: found after something failed, so that a sound data set pays nothing for it."""
 
+import concurrent.futures
 import functools
-import os
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from inception_mg.data import distortions
+from inception_mg.data.dataset_info import OURS, RecordKeys
 from inception_mg.data.example import parse_example
-from inception_mg.data.kinds import HEAD, UNKNOWN, kind_of
+from inception_mg.data.kinds import HEAD, UNKNOWN, compression_of, kind_of
 from inception_mg.errors import UserError
+from inception_mg.files import exists, is_file, is_folder, read_bytes
+from inception_mg.paths import scheme_of
 
 NO_RECORD = 'not one readable record'
 IN_A_ROW = 'damaged images in a row'
 WRONG_LABEL = 'wrong label in '  # Then the whole message.
+DECODED = ('JPEG', 'PNG', 'GIF', 'BMP', 'WebP')  # What TensorFlow makes pixels of.
+_AT_ONCE = 16  # Requests to a remote file system.
 SKIPPING = '--skip_damaged_records'
 
 
@@ -35,15 +39,16 @@ def count_damage(paths: Sequence[str]) -> list[Damage]:
     cannot be read at all.
     """
     with tf.Graph().as_default(), _cpu_session() as session:
-        path = tf.compat.v1.placeholder(tf.string, [])
-        records = tf.data.TFRecordDataset(path)
+        path, compression = (tf.compat.v1.placeholder(tf.string, []) for _ in range(2))
+        records = tf.data.TFRecordDataset(path, compression)
         whole, readable = _count(records), _count(records.ignore_errors())
 
         def check(name: str) -> Damage | None:
+            feeds = {path: name, compression: compression_of_shard(name)}
             try:
-                session.run(whole, {path: name})
+                session.run(whole, feeds)
             except tf.errors.DataLossError as error:
-                return Damage(name, int(session.run(readable, {path: name})), _loss(error))
+                return Damage(name, int(session.run(readable, feeds)), _loss(error))
             except tf.errors.OpError as error:
                 # ignore_errors would retry a file that does not open for ever.
                 raise UserError(f'{name}: cannot be read ({type(error).__name__})') from None
@@ -52,12 +57,23 @@ def count_damage(paths: Sequence[str]) -> list[Damage]:
         return [damage for damage in map(check, paths) if damage]
 
 
-def check_kinds(paths: Sequence[str]) -> None:
-    """Raises UserError for the first file that by its first bytes is no shard but something else, such as GZIP."""
-    for path in paths:
-        if what := _foreign(path):
-            unpack = ': unpack it (gunzip)' if what == 'GZIP' else ': build the shard again'
-            raise UserError(f'{path} is no shard of records but {what}{unpack}')
+def check_kinds(paths: Sequence[str]) -> list[str]:
+    """Returns how each shard is compressed: '', 'GZIP' or 'ZLIB', by its first bytes.
+
+    Raises UserError for the first file that by them is no shard but something else, such as a ZIP.
+    """
+    if not any(map(scheme_of, paths)):
+        return [_compression(path) for path in paths]
+    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(_compression, paths))
+
+
+def compression_of_shard(path: str) -> str:
+    """The same of one shard; '' where it cannot be told."""
+    try:
+        return _compression(path)
+    except UserError:
+        return ''
 
 
 def name_of(paths: Sequence[str]) -> str:
@@ -66,12 +82,12 @@ def name_of(paths: Sequence[str]) -> str:
     return ', '.join(paths[:3]) + more
 
 
-def explain_input_error(error: Exception, paths: Sequence[str]) -> UserError | None:
+def explain_input_error(error: Exception, paths: Sequence[str], keys: RecordKeys = OURS) -> UserError | None:
     """Returns one line that names the shard and record to blame for an error of session.run.
 
     `error` is a tf.errors.OpError or the UnicodeDecodeError that session.run raises instead when a
     message quotes the bytes of a record. `paths` are the shards that were read; all of them may be read
-    (and their images decoded) once more. Returns None if the input was not to blame.
+    (and their images decoded) once more. `keys` names their fields. Returns None if the input was not to blame.
     """
     if not _may_be_input(error):
         return None
@@ -92,7 +108,7 @@ def explain_input_error(error: Exception, paths: Sequence[str]) -> UserError | N
         return UserError(f'{first.path}: record {first.good_records} is damaged ({first.reason}): build the '
                          f'shard again, or go on without the rest of it with {SKIPPING}')
     for path in paths:
-        if found := _undecodable(path):
+        if found := _undecodable(path, keys):
             return UserError(f'{path}: record {found[0]} {found[1]}: build the shard again, or go on '
                              f'without the image with {SKIPPING}')
     return UserError(f'{name_of(paths)}: {IN_A_ROW}') if IN_A_ROW in said else None
@@ -105,38 +121,33 @@ def _may_be_input(error: Exception) -> bool:
     return isinstance(error, UnicodeDecodeError)
 
 
-def _foreign(path: str) -> str:
-    """Returns what a file is that is surely no TFRecord file; '' else, also if it cannot be read."""
+def _compression(path: str) -> str:
+    """'', also of a file that cannot be read; UserError for what is surely no TFRecord file."""
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            return 'a folder' if os.path.isdir(path) else 'no regular file'
-        with open(path, 'rb') as file:
-            head = file.read(HEAD)
+        if not scheme_of(path) and exists(path) and not is_file(path):  # Each look costs a request there.
+            what = 'a folder' if is_folder(path) else 'no regular file'
+            raise UserError(f'{path} is no shard of records but {what}: build the shard again')
+        head = read_bytes(path, HEAD)
     except (OSError, ValueError):
         return ''
-    kind = kind_of(head)
-    if kind == 'GZIP':  # Could be the length of a record as well, but not both for long.
-        try:
-            zlib.decompressobj(31).decompress(head)
-        except zlib.error:
-            return ''
-        return kind
-    if head[4:8] == bytes(4) or kind in (UNKNOWN, 'empty', 'zeros'):
-        return ''  # A record's length is below 4 GB.
-    return kind
+    kind, compression = kind_of(head), compression_of(head)
+    if compression or head[4:8] == bytes(4) or kind in (UNKNOWN, 'empty', 'zeros'):
+        return compression  # A record's length is below 4 GB.
+    within = ' of something else' if kind == 'GZIP' else ''
+    raise UserError(f'{path} is no shard of records but {kind}{within}: build the shard again')
 
 
-def _undecodable(path: str) -> tuple[int, str] | None:
+def _undecodable(path: str, keys: RecordKeys) -> tuple[int, str] | None:
     """Returns the number of the first record of a shard without a readable image, and what it is."""
     def prepare(serialized: tf.Tensor):
-        record = parse_example(serialized)
-        window = distortions.sample_crop(tf.image.extract_jpeg_shape(record.encoded), record.bbox, [0, 0])
+        record = parse_example(serialized, keys)
         # An eighth of the size: all bytes are read, few pixels are made.
-        image = tf.io.decode_jpeg(record.encoded, channels=3, ratio=8)
+        image = distortions.decode_image(record.encoded, ratio=8)
+        window = distortions.sample_crop(tf.shape(image), record.bbox, [0, 0])
         return tf.reduce_max(image), tf.reduce_max(window), record.filename
 
     with tf.Graph().as_default(), _cpu_session() as session:
-        checked = tf.data.TFRecordDataset(path).enumerate().map(
+        checked = tf.data.TFRecordDataset(path, compression_of_shard(path)).enumerate().map(
             plain(lambda number, record: (first_that_works((record,), prepare)[1], number, record)),
             num_parallel_calls=tf.data.AUTOTUNE)
         bad = checked.filter(plain(lambda way, number, record: way > 0))
@@ -145,7 +156,7 @@ def _undecodable(path: str) -> tuple[int, str] | None:
             _, number_v, record_v = session.run(first)
         except tf.errors.OpError:  # The end, or damage of the shard itself behind the last good record.
             return None
-    return int(number_v), describe_record(record_v)
+    return int(number_v), describe_record(record_v, keys)
 
 
 def first_that_works(element: tuple, prepare: Callable, *excuses: Callable) -> tuple:
@@ -171,18 +182,19 @@ def first_that_works(element: tuple, prepare: Callable, *excuses: Callable) -> t
     return result.take(1).get_single_element()
 
 
-def describe_record(serialized: bytes) -> str:
+def describe_record(serialized: bytes, keys: RecordKeys = OURS) -> str:
     """Returns what is wrong with a record that cannot be prepared, for a message."""
     try:
         fields = tf.train.Example.FromString(serialized).features.feature
-        filename = fields['image/filename'].bytes_list.value[0].decode(errors='replace')
+        name = b''.join(fields[keys.filename].bytes_list.value).decode(errors='replace') if keys.filename else ''
+        if not name and keys.encoded not in fields:
+            return f'has no {keys.encoded}'
     except Exception:  # noqa: BLE001 (Whatever protobuf's implementations raise for bytes that are no message.)
-        return 'is no tf.train.Example with an image/filename'
-    encoded = b''.join(fields['image/encoded'].bytes_list.value)
-    kind = kind_of(encoded)
-    if kind == 'JPEG':
-        return f'(image {filename}) holds no readable JPEG'
-    return f'(image {filename}) holds no JPEG: it is {kind}'
+        return 'is no tf.train.Example'
+    kind, image = kind_of(b''.join(fields[keys.encoded].bytes_list.value)), f'(image {name}) ' if name else ''
+    if kind in DECODED:
+        return f'{image}holds no readable {kind}'
+    return f'{image}holds no {", ".join(DECODED[:-1])} or {DECODED[-1]}: it is {kind}'
 
 
 def _count(dataset: tf.data.Dataset) -> tf.Tensor:

@@ -31,12 +31,29 @@ class Colours(NamedTuple):
 
 
 def preprocess_for_evaluation(encoded: tf.Tensor, image_size: int) -> tf.Tensor:
-    """Returns the centre of a JPEG, resized: float32 [image_size, image_size, 3] in [-1, 1].
+    """Returns the centre of an image, resized: float32 [image_size, image_size, 3] in [-1, 1].
 
-    `encoded` is a scalar string; its central 87.5 % of each side are resized bilinearly, without keeping
-    the aspect ratio. Running it raises InvalidArgumentError for bytes that are no image.
+    `encoded` is a scalar string, a JPEG or what else decode_image takes; its central 87.5 % of each side are resized
+    bilinearly, without keeping the aspect ratio. Running it raises InvalidArgumentError for bytes that are no image.
     """
-    return resize_for_evaluation(tf.io.decode_jpeg(encoded, channels=3), image_size)
+    return resize_for_evaluation(decode_image(encoded), image_size)
+
+
+def decode_image(encoded: tf.Tensor, ratio: int = 1) -> tf.Tensor:
+    """Returns the pixels of a JPEG, PNG, GIF, BMP or WebP: uint8 [height, width, 3].
+
+    Of a GIF the first frame is taken; an animated WebP is refused. Grey becomes three equal channels, transparency is
+    dropped. `ratio` (1, 2, 4 or 8) makes a JPEG so many times smaller. Running it raises InvalidArgumentError for bytes
+    that are none of these.
+    """
+    return tf.cond(tf.io.is_jpeg(encoded), lambda: tf.io.decode_jpeg(encoded, channels=3, ratio=ratio),
+                   lambda: _decode_other(encoded))
+
+
+def _decode_other(encoded: tf.Tensor) -> tf.Tensor:
+    image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
+    # A WebP has a dimension for its frames all the same.
+    return tf.reshape(image, tf.concat([[-1], tf.shape(image)[-3:-1], [3]], axis=0))[0]
 
 
 def resize_for_evaluation(image: tf.Tensor, image_size: int) -> tf.Tensor:
@@ -57,17 +74,25 @@ def to_model_range(image: tf.Tensor) -> tf.Tensor:
 
 def distort_for_training(encoded: tf.Tensor, bbox: tf.Tensor, image_size: int, variant: tf.Tensor,
                          seed: tf.Tensor, operations: Operations = PLAIN) -> tf.Tensor:
-    """Returns a random crop of a JPEG, resized, flipped and recoloured, within [-1, 1].
+    """Returns a random crop of an image, resized, flipped and recoloured, within [-1, 1].
 
-    `encoded` is a scalar string, `bbox` float32 [1, n, 4] (ymin, xmin, ymax, xmax as shares of the image;
-    n may be 0), `variant` a scalar integer below NUM_VARIANTS (resize method and order of the colours),
-    `seed` an integer pair [2]. The result is float32 [image_size, image_size, 3]. Running it raises
-    InvalidArgumentError for bytes that are no JPEG and for boxes outside the image.
+    `encoded` is a scalar string, a JPEG or what else decode_image takes, `bbox` float32 [1, n, 4] (ymin, xmin, ymax,
+    xmax as shares of the image; n may be 0), `variant` a scalar integer below NUM_VARIANTS (resize method and order of
+    the colours), `seed` an integer pair [2]. The result is float32 [image_size, image_size, 3]. Running it raises
+    InvalidArgumentError for bytes that are no image and for boxes outside the image.
     """
     crop_seed, draw_seed = tf.unstack(tf.random.experimental.stateless_split(seed, 2))
-    window = sample_crop(tf.image.extract_jpeg_shape(encoded), bbox, crop_seed)
     draws = tf.random.stateless_uniform([5], draw_seed)
-    image = _to_unit_range(decode_crop(encoded, window))
+
+    def crop_jpeg() -> tf.Tensor:
+        return decode_crop(encoded, sample_crop(tf.image.extract_jpeg_shape(encoded), bbox, crop_seed))
+
+    def crop_other() -> tf.Tensor:
+        whole = _decode_other(encoded)
+        window = sample_crop(tf.shape(whole), bbox, crop_seed)
+        return tf.slice(whole, tf.pad(window[:2], [[0, 1]]), tf.concat([window[2:], [3]], axis=0))
+
+    image = _to_unit_range(tf.cond(tf.io.is_jpeg(encoded), crop_jpeg, crop_other))
     image = resize_by_variant(image, image_size, variant)
     image = tf.cond(draws[0] < 0.5, lambda: tf.reverse(image, [1]), lambda: image)
     return distort_colours(image, _draw_colours(draws[1:]), variant, operations)

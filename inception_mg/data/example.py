@@ -17,7 +17,8 @@
     image/object/bbox/label  int64s   the image's label once per box
 
 The last six are left out of records whose source has none, as the 2016 build_image_data did. Records of ImageNet
-have all of them, without a number in those of boxes where an image has none.
+have all of them, without a number in those of boxes where an image has none. Records of others have other names for
+the image, its label and its file, and may count labels from 0: RecordKeys says which.
 """
 
 import os
@@ -26,6 +27,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from inception_mg.data.dataset_info import OURS, RecordKeys
+
 _EDGES = ('ymin', 'xmin', 'ymax', 'xmax')
 _EDGE_FEATURES = {f'image/object/bbox/{edge}': tf.io.VarLenFeature(tf.float32) for edge in _EDGES}
 
@@ -33,7 +36,7 @@ _EDGE_FEATURES = {f'image/object/bbox/{edge}': tf.io.VarLenFeature(tf.float32) f
 class Record(NamedTuple):
     """The tensors of one record."""
 
-    encoded: tf.Tensor   # string []: the JPEG
+    encoded: tf.Tensor   # string []: the JPEG; of others' records perhaps an image of another kind
     label: tf.Tensor     # int32 []: 1..number of classes
     bbox: tf.Tensor      # float32 [1, boxes, 4]: ymin, xmin, ymax, xmax as shares of height and width, within 0..1
     filename: tf.Tensor  # string []
@@ -76,28 +79,30 @@ def build_example(encoded: bytes, height: int, width: int, label: int, text: str
     return example.SerializeToString(deterministic=True)
 
 
-def parse_example(serialized: tf.Tensor) -> Record:
-    """Returns the tensors of one serialized record (string []).
+def parse_example(serialized: tf.Tensor, keys: RecordKeys = OURS) -> Record:
+    """Returns the tensors of one serialized record (string []), of which `keys` names the fields.
 
-    A field that is absent gives '' (encoded, filename, text), -1 (label) or no box. Boxes are mended: cut off at the
-    edges of the image, turned where they are reversed, and left out where nothing of them is inside or their edges
-    are not equally many. The op fails with InvalidArgumentError on bytes that are no Example.
+    A field that is absent gives '' (encoded, filename, text), -1 (label, as a negative one) or no box. Boxes are
+    mended: cut off at the edges of the image, turned where they are reversed, and left out where nothing of them is
+    inside or their edges are not equally many. The op fails with InvalidArgumentError on bytes that are no Example.
     """
     text = tf.io.FixedLenFeature([], tf.string, default_value='')
     features = {
-        'image/encoded': text,
-        'image/filename': text,
-        'image/class/text': text,
-        'image/class/label': tf.io.FixedLenFeature([], tf.int64, default_value=-1),
+        keys.encoded: text,
+        keys.filename: text,
+        keys.text: text,
+        keys.label: tf.io.FixedLenFeature([], tf.int64, default_value=-1),
     }
     fields = tf.io.parse_single_example(serialized, features | _EDGE_FEATURES)
-    label = tf.clip_by_value(fields['image/class/label'], -1, tf.int32.max)  # A cast alone may make it a sound one.
+    label = tf.clip_by_value(fields[keys.label], -1, tf.int32.max)  # A cast alone may make it a sound one.
+    if keys.first_label != 1:  # Others' -1 is no class either: it must not become the background.
+        label = tf.where(label < 0, label, tf.clip_by_value(label + 1 - keys.first_label, -1, tf.int32.max))
     return Record(
-        encoded=fields['image/encoded'],
+        encoded=fields[keys.encoded],
         label=tf.cast(label, tf.int32),
         bbox=_mended(_edges(fields))[tf.newaxis],
-        filename=fields['image/filename'],
-        text=fields['image/class/text'])
+        filename=fields[keys.filename] if keys.filename else tf.constant(''),
+        text=fields[keys.text] if keys.text else tf.constant(''))
 
 
 def box_faults(serialized: tf.Tensor) -> tf.Tensor:

@@ -34,10 +34,12 @@ from inception_mg.data.damage import (
     name_of,
     plain,
 )
+from inception_mg.data.dataset_info import OURS, RecordKeys
 from inception_mg.data.example import parse_example
 from inception_mg.data.parts import TO_THE_END, Piece, dealt_in_turn, part_size, pieces
 from inception_mg.errors import UserError
 from inception_mg.fast.operations import PLAIN, Operations
+from inception_mg.files import is_file, size_of
 
 MAX_SKIPPED_IN_A_ROW = 1000  # So that a set without one readable image ends instead of spinning.
 _READ_AHEAD = 4  # Batches made ahead of the step.
@@ -49,14 +51,15 @@ Prepare = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor
 
 def training_dataset(paths: Sequence[str], num_records: int, *, data: DataConfig, batch_size: int = 0,
                      first_shard: int = 0, num_shards: int = 1, num_classes: int = 0, counts: Sequence[int] = (),
-                     batches_done: tf.Tensor | int = 0, operations: Operations = PLAIN) -> tf.data.Dataset:
+                     batches_done: tf.Tensor | int = 0, keys: RecordKeys = OURS, operations: Operations = PLAIN
+                     ) -> tf.data.Dataset:
     """Returns batches of distorted images for ever: this reader's part, shuffled anew each epoch.
 
     Reader `first_shard` of `num_shards` reads its pieces of the shards (parts.pieces), which depend on nothing
     else. `num_records` counts those of all paths, 0 = unknown, for which whole shards are dealt; `counts` those of
     each, () = dealt in turn. `batch_size` 0 = data.batch_size; `num_classes` above 0 refuses records whose label is
-    not in 0..num_classes. Elements: images float32 [batch_size, image_size, image_size, 3] in [-1, 1] and labels int32
-    [batch_size]; batches run on from one epoch into the next.
+    not in 0..num_classes; `keys` names the fields of a record. Elements: images float32 [batch_size, image_size,
+    image_size, 3] in [-1, 1] and labels int32 [batch_size]; batches run on from one epoch into the next.
 
     The same data_seed (not 0) and num_readers give the same stream, whatever the number of threads. batches_done, an
     int64 scalar that is read when the stream starts: where in it to start, so that a resumed run, or a session that
@@ -72,31 +75,31 @@ def training_dataset(paths: Sequence[str], num_records: int, *, data: DataConfig
     batch_size = batch_size or data.batch_size
     done = tf.cast(batches_done, tf.int64) * batch_size
     records = _shuffled_epochs(mine, size, data, seed, done).enumerate(done)
-    images = _prepare_all(records, _training_function(data, seed, first_shard, operations),
-                          data.num_preprocess_threads, data.skip_damaged_records, num_classes)
+    images = _prepare_all(records, _training_function(data, seed, first_shard, keys, operations),
+                          data.num_preprocess_threads, data.skip_damaged_records, num_classes, keys)
     batches = images.map(_without_filename).batch(batch_size, drop_remainder=True)
     return _with_order(_never_empty(batches).prefetch(_READ_AHEAD), fixed=bool(data.data_seed))
 
 
 def evaluation_dataset(paths: Sequence[str], *, image_size: int, batch_size: int,
                        num_preprocess_threads: int, num_examples: int = 0, skip_damaged_records: bool = False,
-                       num_classes: int = 0, num_records: int = 0) -> tf.data.Dataset:
+                       num_classes: int = 0, num_records: int = 0, keys: RecordKeys = OURS) -> tf.data.Dataset:
     """Returns every image of the shards exactly once, in the order of the files; then ends.
 
     Elements: images float32 [n, image_size, image_size, 3] in [-1, 1], labels int32 [n] and filenames
     string [n]; n is batch_size but for the last batch. `num_examples` above 0 keeps the first so many; `num_classes`
-    as in training_dataset. `num_records` above 0: a line on stderr says if it ends with fewer. Raises UserError
-    without any record.
+    and `keys` as in training_dataset. `num_records` above 0: a line on stderr says if it ends with fewer. Raises
+    UserError without any record.
     """
     mine = _my_pieces(paths, [1] * len(paths), 0, 1)
 
     def prepare(_, serialized: tf.Tensor):
-        record = parse_example(serialized)
+        record = parse_example(serialized, keys)
         image = distortions.preprocess_for_evaluation(record.encoded, image_size)
         return image, record.label, record.filename
 
     records = _read(_files(mine, skip_damaged_records), num_readers=1).enumerate()
-    images = _prepare_all(records, prepare, num_preprocess_threads, skip_damaged_records, num_classes)
+    images = _prepare_all(records, prepare, num_preprocess_threads, skip_damaged_records, num_classes, keys)
     images = images.take(num_examples if num_examples > 0 else -1)
     expected = min(num_records, num_examples) if num_examples > 0 else num_records
     return _with_order(_never_empty(images.batch(batch_size), expected).prefetch(_READ_AHEAD), fixed=True)
@@ -109,10 +112,9 @@ def _my_pieces(paths: Sequence[str], counts: Sequence[int], part: int, parts: in
     if sum(counts) < parts:
         raise UserError(f'{name_of(paths)}: {sum(counts)} records are not enough for {parts} readers')
     mine = pieces(paths, counts, part, parts)
-    if all(os.path.isfile(piece.path) and not os.path.getsize(piece.path) for piece in mine):
+    if all(is_file(piece.path) and not size_of(piece.path) for piece in mine):
         raise UserError(f'{name_of([piece.path for piece in mine])}: no record for reader {part} of {parts}: '
                         'build the data set with fewer or fuller shards')
-    check_kinds([piece.path for piece in mine])
     return mine
 
 
@@ -136,27 +138,28 @@ def _shuffled_epochs(mine: Sequence[Piece], size: int, data: DataConfig, seed: i
 
 
 def _files(mine: Sequence[Piece], skip_damaged_records: bool) -> tf.data.Dataset:
-    """Returns (path, first record, end of the records to read); reports the damaged shards, if they are to be
-    skipped."""
+    """Returns (path, compression, first record, end of the records to read); reports the damaged shards, if they are to
+    be skipped."""
     paths = [piece.path for piece in mine]
+    compressions = check_kinds(paths)
     damaged = count_damage(paths) if skip_damaged_records else []
     if damaged:
         print(f'input: {len(damaged)} damaged shard{"s" if len(damaged) > 1 else ""}:', '; '.join(
             f'{path}, skipped from record {good} on ({reason})' for path, good, reason in damaged),
             file=sys.stderr, flush=True)
     sound = {path: good for path, good, _ in damaged}
-    if skip_damaged_records and not any(sound.get(path, os.path.getsize(path)) for path in paths):
+    if skip_damaged_records and not any(sound.get(path, size_of(path)) for path in paths):
         raise UserError(f'{name_of(paths)}: {NO_RECORD}: build the shards again')
     ends = [min(tf.int64.max if count == TO_THE_END else first + count, sound.get(path, tf.int64.max))
             for path, first, count in mine]
     return tf.data.Dataset.from_tensor_slices((
-        paths, tf.constant([piece.first for piece in mine], tf.int64), tf.constant(ends, tf.int64)))
+        paths, compressions, tf.constant([piece.first for piece in mine], tf.int64), tf.constant(ends, tf.int64)))
 
 
 def _read(files: tf.data.Dataset, num_readers: int) -> tf.data.Dataset:
     """Returns (serialized record, path, number of the record in its shard) of all files, in a fixed order."""
-    def read(path: tf.Tensor, first: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
-        records = tf.data.TFRecordDataset(path).take(end).skip(first)
+    def read(path: tf.Tensor, compression: tf.Tensor, first: tf.Tensor, end: tf.Tensor) -> tf.data.Dataset:
+        records = tf.data.TFRecordDataset(path, compression).take(end).skip(first)
         return tf.data.Dataset.zip((records, tf.data.Dataset.from_tensors(path).repeat(),
                                     tf.data.Dataset.range(first, tf.int64.max)))
 
@@ -164,9 +167,10 @@ def _read(files: tf.data.Dataset, num_readers: int) -> tf.data.Dataset:
                             deterministic=True)
 
 
-def _training_function(data: DataConfig, seed: int, first_shard: int, operations: Operations) -> Prepare:
+def _training_function(data: DataConfig, seed: int, first_shard: int, keys: RecordKeys, operations: Operations
+                       ) -> Prepare:
     def prepare(index: tf.Tensor, serialized: tf.Tensor):
-        record = parse_example(serialized)
+        record = parse_example(serialized, keys)
         if not data.distort:
             image = distortions.preprocess_for_evaluation(record.encoded, data.image_size)
             return image, record.label, record.filename
@@ -181,15 +185,16 @@ def _training_function(data: DataConfig, seed: int, first_shard: int, operations
 
 
 def _prepare_all(records: tf.data.Dataset, prepare: Prepare, num_threads: int,
-                 skip_damaged_records: bool, num_classes: int) -> tf.data.Dataset:
+                 skip_damaged_records: bool, num_classes: int, keys: RecordKeys) -> tf.data.Dataset:
     """Returns (image, label, filename) of each (number, record); of each that is not damaged, if told to skip."""
     def prepare_checked(index: tf.Tensor, record: tuple):
         image, label, filename = prepare(index, record[0])
-        with tf.control_dependencies([_check_label(label, record, num_classes)]):
+        with tf.control_dependencies([_check_label(label, record, num_classes, keys)]):
             return image, tf.identity(label), filename
 
     def has_wrong_label(index: tf.Tensor, record: tuple) -> tf.Operation:
-        return tf.debugging.Assert(~_is_label(parse_example(record[0]).label, num_classes), ['its label is right'])
+        label = parse_example(record[0], keys).label
+        return tf.debugging.Assert(~_is_label(label, num_classes), ['its label is right'])
 
     if not skip_damaged_records:
         return records.map(plain(prepare_checked), num_parallel_calls=num_threads)
@@ -207,12 +212,14 @@ def _is_label(label: tf.Tensor, num_classes: int) -> tf.Tensor:
     return (label >= 0) & (label <= num_classes) if num_classes else tf.constant(True)
 
 
-def _check_label(label: tf.Tensor, record: tuple, num_classes: int) -> tf.Operation:
+def _check_label(label: tf.Tensor, record: tuple, num_classes: int, keys: RecordKeys) -> tf.Operation:
     _, path, number = record
+    first = keys.first_label
     text = tf.strings.join([
-        WRONG_LABEL, path, ': record ', tf.as_string(number), ' has label ', tf.as_string(label), ', but '
-        f'dataset.json beside it names 1 to {num_classes}: write that anew with scripts/build_image_data.py --describe,'
-        f' or go on without the image with {SKIPPING}'])
+        WRONG_LABEL, path, ': record ', tf.as_string(number), ' has label ', tf.as_string(
+            tf.where(label < 0, label, label + (first - 1))), ', but '
+        f'dataset.json beside it names {first} to {num_classes + first - 1}: write that anew with '
+        f'scripts/build_image_data.py --describe, or go on without the image with {SKIPPING}'])
     return tf.debugging.Assert(_is_label(label, num_classes), [text])
 
 

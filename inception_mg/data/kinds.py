@@ -4,6 +4,7 @@ Standard library only.
 """
 
 import re
+import zlib
 
 HEAD = 4096  # Bytes that kind_of looks at.
 UNKNOWN = 'an unknown kind'
@@ -30,7 +31,24 @@ _STARTS = (  # (bytes before it, pattern, kind); the first that fits counts.
     (0, rb'(?i)(\xef\xbb\xbf)?\s*(<!doctype html|<html)', 'HTML'),
     (0, rb'(?is)(\xef\xbb\xbf)?\s*(<\?xml.*|<!--.*|<!doctype svg.*)?<svg', 'SVG'), (0, rb'\0{32}', 'zeros'))
 _COMPILED = tuple((offset, re.compile(pattern, re.DOTALL), kind) for offset, pattern, kind in _STARTS)
+_COMPRESSED = ('GZIP', 'ZLIB')  # As TensorFlow calls what it reads a shard through.
 _BINARY = re.compile(rb'[\0-\x08\x0e-\x1a\x1c-\x1f]')
+
+
+def compression_of(head: bytes) -> str:
+    """How a shard of records is compressed that begins with these bytes: 'GZIP', 'ZLIB', or '' for not at all.
+
+    Told by what is inside: a shard begins with the length of a record, 8 bytes, which is below 4 GB.
+    """
+    for name, bits in zip(_COMPRESSED, (31, 15), strict=True):
+        inflate = zlib.decompressobj(bits)
+        try:
+            inside = inflate.decompress(head[:HEAD], 12)
+        except zlib.error:
+            continue
+        if len(inside) == 12 and inside[4:8] == bytes(4) or not inside and inflate.eof:
+            return name
+    return ''
 
 
 def kind_of(head: bytes) -> str:

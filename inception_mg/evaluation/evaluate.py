@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from inception_mg.data.input_pipeline import evaluation_dataset
 from inception_mg.data.progress import progress
 from inception_mg.errors import FlagError, UserError
 from inception_mg.evaluation import per_class
-from inception_mg.files import append_line
+from inception_mg.files import append_line, check_writable
 from inception_mg.model import metrics
 from inception_mg.model.networks import network
 from inception_mg.reasons import reason_of
@@ -111,7 +110,8 @@ def set_up(data: DataConfig, model: ModelConfig, config: EvalConfig,
     data, model = model_card.settle(card, folder, data, model, chosen)
     if not data.data_dir:
         raise FlagError('--data_dir is empty: name the folder with the shards and dataset.json')
-    info, paths = read_dataset_info(data.data_dir), shard_paths(data.data_dir, config.subset)
+    info = read_dataset_info(data.data_dir)
+    paths = shard_paths(data.data_dir, info.stem(config.subset))
     model_card.check_classes(card, folder, info.classes, data.data_dir)
     images = info.num_images(config.subset)
     images = min(images, config.num_examples) if config.num_examples else images
@@ -120,7 +120,7 @@ def set_up(data: DataConfig, model: ModelConfig, config: EvalConfig,
         dataset = evaluation_dataset(paths, image_size=data.image_size, batch_size=data.batch_size,
                                      num_preprocess_threads=data.num_preprocess_threads,
                                      num_examples=config.num_examples, skip_damaged_records=data.skip_damaged_records,
-                                     num_classes=len(info.classes), num_records=images)
+                                     num_classes=len(info.classes), num_records=images, keys=info.records)
         return dataset.map(lambda inputs, labels, filename: (inputs, labels))
 
     def folded_for(inputs: tf.Tensor, values: Values) -> tf.Tensor:
@@ -133,7 +133,7 @@ def set_up(data: DataConfig, model: ModelConfig, config: EvalConfig,
                  title=f'{network(model.model).title}, width {model.width:g}, {data.image_size} x {data.image_size}',
                  remedy=f'the data set in {data.data_dir} has {len(info.classes)} classes; give the --data_dir, '
                         '--width and --image_size that the model was trained with',
-                 explain=lambda error: explain_input_error(error, paths), folded_for=folded_for)
+                 explain=lambda error: explain_input_error(error, paths, info.records), folded_for=folded_for)
 
 
 class Evaluation:
@@ -237,9 +237,7 @@ class Results:
         """Of eval_dir; None, with a line, where that is the default and cannot be written in: a result that is on the
         screen is worth more than none. UserError where --eval_dir was given."""
         try:
-            os.makedirs(self.eval_dir, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.eval_dir):  # os.access says nothing of file systems.
-                pass
+            check_writable(self.eval_dir)
             with tf.Graph().as_default():  # This FileWriter refuses to be made outside of one.
                 return v1.summary.FileWriter(self.eval_dir)
         except (OSError, tf.errors.OpError) as error:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inception_mg.errors import UserError
-from inception_mg.files import write_text
+from inception_mg.files import make_folder, write_text
 from inception_mg.report import plots
 
 _ROWS_ON_SCREEN = 30
@@ -118,7 +118,7 @@ def write_report(folder: str, confusion: Confusion, labels: Sequence[str], resul
     """
     scores, pairs = class_scores(confusion, labels), most_confused(confusion, labels)
     try:
-        os.makedirs(folder, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise UserError(f'--report_dir={folder}: {error.strerror}') from None
     write_text(os.path.join(folder, 'per_class.csv'), _csv(

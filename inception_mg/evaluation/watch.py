@@ -4,11 +4,9 @@ It shares nothing with the training but the folder: it reads checkpoints, and as
 """
 
 import contextlib
-import glob
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
@@ -17,7 +15,16 @@ import tensorflow as tf
 from inception_mg.config import DataConfig, EvalConfig, ModelConfig
 from inception_mg.errors import UserError
 from inception_mg.evaluation.evaluate import RESULTS_FILE, Evaluation, Results, Setup, set_up
-from inception_mg.files import write_text
+from inception_mg.files import (
+    link_or_copy,
+    make_folder,
+    names_in,
+    read_bytes,
+    remove,
+    remove_tree,
+    replace,
+    write_text,
+)
 from inception_mg.reasons import reason_of
 from inception_mg.report import plots
 from inception_mg.run_dir import model_card, run_state
@@ -192,8 +199,7 @@ class History:
         same = {'subset': setup.config.subset, 'averages': setup.config.use_averages, 'images_declared': setup.images}
         history = cls([])
         try:
-            with open(path, 'rb') as file:
-                lines = [line for line in file if line.strip()]
+            lines = [line for line in read_bytes(path).splitlines(keepends=True) if line.strip()]
         except FileNotFoundError:
             return history
         except OSError as error:
@@ -251,19 +257,20 @@ class BestCheckpoint:
 
     def __init__(self, folder: str, say: Say = print):
         self.folder, self._held, self._say = folder, os.path.join(folder, '.held'), say
-        shutil.rmtree(self._held, ignore_errors=True)  # Left by an evaluator that was killed.
+        remove_tree(self._held)  # Left by an evaluator that was killed.
 
     def hold(self, checkpoint: str) -> str:
         """Returns the path prefix of the held checkpoint; CheckpointGoneError if it is gone, or going, OSError where it
         cannot be held."""
-        shutil.rmtree(self._held, ignore_errors=True)
-        shards = glob.glob(glob.escape(checkpoint) + '.data-*')
+        remove_tree(self._held)
+        folder, name = os.path.split(checkpoint)
         try:
-            os.makedirs(self._held)
+            shards = [os.path.join(folder, one) for one in names_in(folder or '.') if one.startswith(f'{name}.data-')]
+            make_folder(self._held)
             for path in [f'{checkpoint}.index', *(shards or [f'{checkpoint}.data'])]:
                 _link_or_copy(path, os.path.join(self._held, os.path.basename(path)))
         except OSError:
-            shutil.rmtree(self._held, ignore_errors=True)
+            remove_tree(self._held)
             raise
         return os.path.join(self._held, os.path.basename(checkpoint))
 
@@ -281,20 +288,20 @@ class BestCheckpoint:
             self._replace(os.path.basename(held), result, train_dir)
             return True
         finally:
-            shutil.rmtree(self._held, ignore_errors=True)
+            remove_tree(self._held)
 
     def _replace(self, name: str, result: dict, train_dir: str) -> None:
         before = self._name()
-        old = {path for path in glob.glob(os.path.join(glob.escape(self.folder), 'model.ckpt-*'))
-               if not os.path.basename(path).startswith(f'{name}.')}
-        new = [os.path.join(self.folder, path) for path in sorted(os.listdir(self._held))]
+        old = {os.path.join(self.folder, one) for one in names_in(self.folder)
+               if one.startswith('model.ckpt-') and not one.startswith(f'{name}.')}
+        new = [os.path.join(self.folder, path) for path in sorted(names_in(self._held))]
         try:
             for path in new:
-                os.replace(os.path.join(self._held, os.path.basename(path)), path)
+                replace(os.path.join(self._held, os.path.basename(path)), path)
             if card := model_card.read_card(train_dir):
                 model_card.write_card(self.folder, card)
             write_text(os.path.join(self.folder, BEST_FILE), json.dumps(result, indent=1) + '\n')
-            v1.train.update_checkpoint_state(self.folder, name)
+            checkpoints.name_newest(self.folder, name)
         except (OSError, UserError, tf.errors.OpError):
             if name != before:
                 _remove(new)
@@ -312,8 +319,7 @@ class BestCheckpoint:
         if not (step := re.fullmatch(r'model\.ckpt-(\d+)', name)):
             return None
         try:
-            with open(path, 'rb') as file:
-                result = result_of(file.read())
+            result = result_of(read_bytes(path))
         except OSError:
             result = None
         if result and result['step'] == int(step[1]):
@@ -327,16 +333,11 @@ class BestCheckpoint:
 def _remove(paths: Iterable[str]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
-            os.remove(path)
+            remove(path)
 
 
 def _link_or_copy(path: str, target: str) -> None:
     try:
-        os.link(path, target)
+        link_or_copy(path, target)
     except FileNotFoundError:
         raise CheckpointGoneError(f'{path} is gone') from None
-    except OSError:  # Another file system, or one without links.
-        try:
-            shutil.copyfile(path, target)
-        except FileNotFoundError:
-            raise CheckpointGoneError(f'{path} is gone') from None

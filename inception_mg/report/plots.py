@@ -1,14 +1,14 @@
 """Pictures of training, evaluation and benchmarks as PNG files, by matplotlib: pip install ".[demo]"."""
 
-import contextlib
 import importlib.util
-import os
+import io
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from inception_mg.errors import UserError
+from inception_mg.files import write_bytes
 
 _LOSS, _RATE, _PRECISION = '#1f5fa8', '#666666', '#b3401f'
 _OTHERS = '#d9a441'
@@ -132,15 +132,10 @@ def pyplot():
 
 
 def save(figure, output: str) -> None:
-    """Saves the figure as PNG, so that a reader sees the old file or the new one."""
-    folder, name = os.path.split(output)
-    temporary = os.path.join(folder, f'.{name}.{os.getpid()}')
+    """Saves the figure as PNG, so that a reader sees the old file or the new one; UserError where it cannot."""
+    picture = io.BytesIO()
     try:
-        figure.savefig(temporary, dpi=120, format='png')
-        os.replace(temporary, output)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
-        raise UserError(f'cannot write {output}: {error.strerror}') from None
+        figure.savefig(picture, dpi=120, format='png')
+        write_bytes(output, picture.getvalue())
     finally:
         pyplot().close(figure)

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from inception_mg.errors import EXIT_FAILED, UserError
+from inception_mg.paths import scheme_of
+from inception_mg.run_dir import beat
 
 LOCK_FILE = 'training.lock'
 PATIENCE = 5.0  # Seconds that a predecessor has to end, which may have been killed just now.
@@ -27,8 +29,13 @@ def alone_in(train_dir: str, exit_code: int = EXIT_FAILED, say: Callable[[str], 
     """Within, no other process trains in train_dir.
 
     Raises UserError, with exit_code, naming process and host of the one that does, and has written nothing then. Where
-    the file system knows no locks it says so and goes on. A process that is forked within does not hold the lock.
+    the file system knows no locks it says so and goes on; a remote folder is held by a beat (run_dir/beat.py). A
+    process that is forked within does not hold the lock.
     """
+    if scheme_of(train_dir):
+        with beat.held(train_dir, exit_code, say, beat.PERIOD):
+            yield
+        return
     path = os.path.join(train_dir, LOCK_FILE)
     with _opened(path) as file:
         os.register_at_fork(after_in_child=file.close)  # Harmless later: a closed file is closed.

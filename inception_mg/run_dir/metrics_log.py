@@ -6,6 +6,8 @@ import os
 import time
 
 from inception_mg.errors import UserError
+from inception_mg.files import append_line
+from inception_mg.paths import scheme_of
 
 METRICS_FILE = 'metrics.jsonl'
 
@@ -25,21 +27,20 @@ class MetricsLog:
         be written."""
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         line = json.dumps({'step': step_v, 'time': round(time.time(), 3), **finite}, allow_nan=False)
-        try:
-            if not self._whole:
-                self._whole = True
-                self._cut()
-            with open(self._path, 'ab') as file:
-                file.write(line.encode() + b'\n')
-        except OSError as error:
-            raise UserError(f'cannot write {self._path}: {error.strerror}') from None
+        if not self._whole:
+            self._whole = True
+            self._cut()
+        append_line(self._path, line)
 
     def _cut(self) -> None:
-        """Takes away what follows the last end of a line."""
-        if not os.path.exists(self._path):
+        """Takes away what follows the last end of a line. (Elsewhere than on this machine nothing is cut: files are
+        written whole there.)"""
+        if scheme_of(self._path) or not os.path.isfile(self._path):
             return
-        with open(self._path, 'r+b') as file:
-            end = file.seek(0, os.SEEK_END)
-            begin = max(0, end - 2 ** 20)
-            file.seek(begin)
-            file.truncate(begin + file.read().rfind(b'\n') + 1)
+        try:
+            with open(self._path, 'r+b') as file:
+                begin = max(0, file.seek(0, os.SEEK_END) - 2 ** 20)
+                file.seek(begin)
+                file.truncate(begin + file.read().rfind(b'\n') + 1)
+        except OSError as error:
+            raise UserError(f'cannot write {self._path}: {error.strerror}') from None

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from inception_mg.config import DataConfig, ModelConfig
 from inception_mg.data.dataset_info import BACKGROUND, read_dataset_info
 from inception_mg.errors import FlagError, UserError
-from inception_mg.files import write_text
+from inception_mg.files import is_folder, names_in, read_text, whole, write_text
 from inception_mg.paths import made_up_classes
 from inception_mg.version import VERSION
 
@@ -44,7 +44,7 @@ class ModelCard:
 
 def make_card(data: DataConfig, model: ModelConfig, classes: Sequence[str]) -> ModelCard:
     """The card of a model with these settings and classes."""
-    source = data.data_dir if made_up_classes(data.data_dir) else os.path.abspath(data.data_dir)
+    source = data.data_dir if made_up_classes(data.data_dir) else whole(data.data_dir)
     return ModelCard(model.width, data.image_size, tuple(classes), model.compute_dtype, source, model.model)
 
 
@@ -61,15 +61,14 @@ def card_text(card: ModelCard) -> str:
 
 def folder_of(checkpoint: str) -> str:
     """The folder of a checkpoint that may be named by its folder or by its path prefix."""
-    return checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint) or '.'
+    return checkpoint if is_folder(checkpoint) else os.path.dirname(checkpoint) or '.'
 
 
 def read_card(directory: str) -> ModelCard | None:
     """Reads directory/model.json; None if there is none, UserError if it cannot be understood."""
     path = os.path.join(directory, CARD_FILE)
     try:
-        with open(path, encoding='utf-8') as file:
-            fields = json.load(file)
+        fields = json.loads(read_text(path))
         if fields['format'] != FORMAT:
             raise UserError(f'{path} has format {fields["format"]}, this version reads {FORMAT}: use a version as new '
                             'as the one that trained the model')
@@ -128,7 +127,7 @@ def settle_for_training(train_dir: str, data: DataConfig, model: ModelConfig, ch
 def has_checkpoint(directory: str) -> bool:
     """Whether a folder has files of a checkpoint, whole or not; tells without TensorFlow."""
     try:
-        return any(name.endswith('.index') or '.data-' in name for name in os.listdir(directory))
+        return any(name.endswith('.index') or '.data-' in name for name in names_in(directory))
     except OSError:
         return False
 

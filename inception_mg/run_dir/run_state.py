@@ -10,12 +10,14 @@ import os
 from collections.abc import Callable, Iterator
 
 from inception_mg.errors import EXIT_FAILED, UserError
-from inception_mg.files import write_text
+from inception_mg.files import read_bytes, read_text, write_text
+from inception_mg.paths import scheme_of
 from inception_mg.run_dir.alone import alone_in
 from inception_mg.version import VERSION
 
 STOP_FILE = 'STOP'
 STATE_FILE = 'training.json'
+_STOP_LIMIT = 10_000  # Bytes of a reason.
 RUNNING, INTERRUPTED, OVER = 'running', 'interrupted', 'over'
 
 
@@ -27,11 +29,13 @@ def request_stop(train_dir: str, why: str) -> None:
 def stop_request(train_dir: str) -> str:
     """Why the training in train_dir should end, on one line; '' if nobody asks for it."""
     try:
-        with open(os.path.join(train_dir, STOP_FILE), encoding='utf-8', errors='replace') as file:
-            return ' '.join(file.readline().split()) or 'no reason given'
+        said = read_bytes(os.path.join(train_dir, STOP_FILE), _STOP_LIMIT).decode(errors='replace')
+        return ' '.join(said.partition('\n')[0].split()) or 'no reason given'
     except FileNotFoundError:
         return ''
     except OSError as error:
+        if scheme_of(train_dir):  # A network that fails for a moment asks for nothing.
+            return ''
         return f'it cannot be read ({error.strerror})'
 
 
@@ -42,15 +46,15 @@ def refuse_stopped(train_dir: str) -> None:
 
 
 def write_state(train_dir: str, state: str) -> None:
-    """Says RUNNING, INTERRUPTED or OVER of the training in train_dir, and which version of this project trains."""
+    """Says _STOP_LIMIT = 10_000  # Bytes of a reason.
+RUNNING, INTERRUPTED or OVER of the training in train_dir, and which version of this project trains."""
     write_text(os.path.join(train_dir, STATE_FILE), json.dumps({'state': state, 'version': VERSION}) + '\n')
 
 
 def read_state(train_dir: str) -> str:
     """What training last said of itself; '' where the file is not there or not readable."""
     try:
-        with open(os.path.join(train_dir, STATE_FILE), encoding='utf-8') as file:
-            return str(json.load(file)['state'])
+        return str(json.loads(read_text(os.path.join(train_dir, STATE_FILE)))['state'])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ''
 

@@ -17,7 +17,7 @@ import os
 import re
 from typing import NamedTuple
 
-from inception_mg.files import write_text
+from inception_mg.files import exists, names_in, read_bytes, remove, write_text
 
 LIST_FILE = 'checkpoints.json'
 HALF = 'half'
@@ -108,21 +108,21 @@ class Written:
         return [file for file in self._files() if re.fullmatch(re.escape(name) + r'\.data-\d{5}-of-\d{5}', file)]
 
     def _delete(self, file: str) -> bool:
+        path = os.path.join(self._folder, file)
         with contextlib.suppress(OSError):
-            os.remove(os.path.join(self._folder, file))
-        return not os.path.lexists(os.path.join(self._folder, file))
+            remove(path)
+        return not (os.path.islink(path) or exists(path))
 
     def _files(self) -> list[str]:
         try:
-            return os.listdir(self._folder)
+            return names_in(self._folder)
         except OSError:
             return []
 
     def _digest(self, name: str) -> str:
         """Of the checkpoint's index; '' where it has none. Nothing that is not a checkpoint of this name has it."""
         try:
-            with open(os.path.join(self._folder, f'{name}.index'), 'rb') as file:
-                return hashlib.sha256(file.read()).hexdigest()
+            return hashlib.sha256(read_bytes(os.path.join(self._folder, f'{name}.index'))).hexdigest()
         except OSError:
             return ''
 
@@ -134,8 +134,7 @@ class Written:
 def _read(path: str) -> tuple[dict[str, str], Begun | None]:
     """({}, None) where the file is missing or damaged: then nothing is known to be this job's."""
     try:
-        with open(path, 'rb') as file:
-            found = json.loads(file.read())
+        found = json.loads(read_bytes(path))
         listed, begun = found['checkpoints'], Begun(*found['begun']) if found['begun'] else None
         pairs = [*listed.items(), *([begun] if begun else [])]
         if all(_NAME.fullmatch(name) and type(digest) is str for name, digest in pairs):

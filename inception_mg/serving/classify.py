@@ -20,6 +20,7 @@ from inception_mg.data.dataset_info import LABELS_FILE
 from inception_mg.data.images import convert_files
 from inception_mg.data.progress import printable
 from inception_mg.errors import FlagError, UserError
+from inception_mg.files import exists, is_file, read_text
 from inception_mg.reasons import reason_of
 
 v1 = tf.compat.v1
@@ -139,13 +140,12 @@ class Classifier:
 
 
 def _read_labels(export_dir: str) -> list[str]:
-    if not os.path.isfile(os.path.join(export_dir, 'saved_model.pb')):
-        what = 'is not there' if not os.path.exists(export_dir) else 'holds no saved_model.pb'
+    if not is_file(os.path.join(export_dir, 'saved_model.pb')):
+        what = 'is not there' if not exists(export_dir) else 'holds no saved_model.pb'
         raise FlagError(f'{export_dir} {what}: the first argument is a folder that scripts/export.py wrote with '
                         '--format=saved_model')
     path = os.path.join(export_dir, 'assets', LABELS_FILE)
     try:
-        with open(path, encoding='utf-8') as file:
-            return file.read().split('\n')[:-1]
+        return read_text(path).split('\n')[:-1]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f'cannot read {path}: {error}') from None

@@ -10,6 +10,7 @@ in it as constants, with batch normalisation folded into the weights. It reads i
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,8 +20,9 @@ from inception_mg.config import DataConfig, ExportConfig, ModelConfig
 from inception_mg.data.dataset_info import LABELS_FILE, read_dataset_info
 from inception_mg.data.distortions import resize_to_unit_range, to_model_range
 from inception_mg.errors import FlagError, UserError
-from inception_mg.files import write_text
+from inception_mg.files import exists, is_folder, link_or_copy, make_folder, names_in, whole, write_text
 from inception_mg.model.networks import network
+from inception_mg.paths import scheme_of
 from inception_mg.run_dir import model_card
 from inception_mg.serving import precision, reading
 from inception_mg.weights import checkpoints
@@ -259,11 +261,17 @@ def _without_chance(getter, name: str, *args, **options) -> tf.Variable:
 def new_folder(path: str, flag: str) -> Iterator[str]:
     """Yields a folder beside `path` that becomes `path` when all went well, and goes when not.
 
-    Raises UserError naming the flag if `path` is there already, unless it is an empty folder.
+    Of a remote path it is on this machine, and is copied there. Raises UserError naming the flag if `path` is there
+    already, unless it is an empty folder.
     """
-    path = os.path.abspath(path)
-    if os.path.exists(path) and (not os.path.isdir(path) or os.listdir(path)):
+    path = whole(path)
+    if exists(path) and (not is_folder(path) or names_in(path)):
         raise UserError(f'--{flag}={path} is not empty: name a new folder')
+    if scheme_of(path):
+        with tempfile.TemporaryDirectory() as temporary:
+            yield temporary
+            _upload(temporary, path, flag)
+        return
     temporary = os.path.join(os.path.dirname(path), f'.{os.path.basename(path)}.{os.getpid()}')
     try:
         os.makedirs(temporary)
@@ -273,6 +281,18 @@ def new_folder(path: str, flag: str) -> Iterator[str]:
         raise UserError(f'--{flag}={path}: {error.strerror}') from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _upload(folder: str, target: str, flag: str) -> None:
+    """Copies what is in a folder; saved_model.pb last, which makes a folder a model for who looks."""
+    below = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names]
+    try:
+        for path in sorted(below, key=lambda path: (path.endswith('.pb'), path)):
+            there = os.path.join(target, os.path.relpath(path, folder))
+            make_folder(os.path.dirname(there))
+            link_or_copy(path, there)
+    except OSError as error:
+        raise UserError(f'--{flag}={target}: {error.strerror}') from None
 
 
 def write_saved_model(folder: str, session: v1.Session, serving: ServingGraph, labels: Sequence[str]) -> None:

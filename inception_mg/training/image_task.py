@@ -45,7 +45,7 @@ def open_training_data(data: DataConfig) -> TrainingData:
     if made_up_classes(data.data_dir):
         said = f'{data.data_dir}: made-up images of {len(info.classes)} classes from memory, no records'
         return TrainingData(info, [], info.num_images('train'), said)
-    paths, count = shard_paths(data.data_dir, 'train'), info.num_images('train')
+    paths, count = shard_paths(data.data_dir, info.stem('train')), info.num_images('train')
     said = f'{data.data_dir}: {count} images of {len(info.classes)} classes in {len(paths)} shards'
     return TrainingData(info, paths, count, said)
 
@@ -92,7 +92,7 @@ def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
             return training_dataset(
                 source.paths, source.num_examples, data=data, batch_size=batch_size, first_shard=part, num_shards=parts,
                 num_classes=len(classes), counts=source.info.records_of('train', len(source.paths)),
-                batches_done=batches_done, operations=operations)
+                batches_done=batches_done, keys=source.info.records, operations=operations)
         return dataset_for
 
     def loss_for(batch: tuple[tf.Tensor, tf.Tensor], tower: Tower) -> TowerLoss:
@@ -111,4 +111,4 @@ def image_task(data: DataConfig, model: ModelConfig, optimizer: OptimizerConfig,
                   'the training set in --data_dir': f'{source.num_examples} images of {len(classes)} classes '
                                                     f'(names {zlib.crc32("/".join(classes).encode()):08x})'},
         files={model_card.CARD_FILE: model_card.card_text(card)},
-        explain=lambda error: explain_input_error(error, source.paths) if source.paths else None)
+        explain=lambda error: explain_input_error(error, source.paths, source.info.records) if source.paths else None)

@@ -117,8 +117,7 @@ class JobSaver(v1.train.Saver):
         folder, name = os.path.split(f'{save_path}-{global_step}')
         self._written.begin(name)
         path = super().save(sess, save_path, global_step, write_state=False, **options)
-        # By names alone, so that the folder can be moved.
-        v1.train.update_checkpoint_state(os.path.abspath(folder), name, self._written.end(name))
+        checkpoints.name_newest(folder, name, self._written.end(name))
         self._written.prune()
         return path
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 from inception_mg.config import DeviceConfig, RunConfig
 from inception_mg.errors import UserError
 from inception_mg.fast.operations import PLAIN
-from inception_mg.files import write_text
+from inception_mg.files import make_folder, write_text
+from inception_mg.paths import scheme_of
 from inception_mg.placement import Placement, describe
 from inception_mg.reasons import reason_of
 from inception_mg.run_dir import run_state
@@ -155,8 +156,8 @@ def start_lines(placement: Placement, task: Task, step: TrainStep, aggregated: i
 def make_directory(path: str, flag: str) -> None:
     """Makes the folder if need be; UserError naming the flag if it cannot be written in."""
     try:
-        os.makedirs(path, exist_ok=True)
+        make_folder(path)
     except OSError as error:
         raise UserError(f'--{flag}={path}: {error.strerror}') from None
-    if not os.access(path, os.W_OK):
+    if not scheme_of(path) and not os.access(path, os.W_OK):
         raise UserError(f'--{flag}={path} is not writable')

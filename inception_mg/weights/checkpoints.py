@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from inception_mg.errors import UserError
-from inception_mg.paths import STATE_FILE, checkpoint_prefix
+from inception_mg.files import exists, is_file, is_folder, names_in, size_of, whole
+from inception_mg.paths import STATE_FILE, checkpoint_prefix, scheme_of
 from inception_mg.reasons import reason_of
 from inception_mg.slices import Whole
 from inception_mg.weights.names import AUX_HEAD
@@ -54,7 +55,7 @@ def newest_checkpoint(directory: str, say: Say = _nothing) -> str | None:
         why = f'{state} names {named}, which is not whole ({fault_of(here)})' if fault_of(here) != NOT_THERE else (
             f'{state} names {named}, which is not there')
     else:
-        why = f'{state} is {"damaged or empty" if os.path.exists(state) else "missing"}'
+        why = f'{state} is {"damaged or empty" if exists(state) else "missing"}'
     for path in by_number:
         if path == here:
             continue
@@ -64,6 +65,16 @@ def newest_checkpoint(directory: str, say: Say = _nothing) -> str | None:
         say(f'{path} is passed over: {fault}')
     raise UserError(f'{why}, and no model.ckpt-N in {directory} is whole: put the files back, or move what is left of '
                     'them elsewhere to start anew')
+
+
+def name_newest(directory: str, name: str, kept: Sequence[str] = ()) -> None:
+    """Writes TensorFlow's state file: the name of the newest checkpoint, and of all, oldest first, if not of it alone.
+
+    By names, so that the folder can be moved. Raises what TensorFlow does where it cannot.
+    """
+    folder = whole(directory)
+    start = f'{folder}/' if scheme_of(folder) else ''  # There it takes the folder away from each.
+    v1.train.update_checkpoint_state(folder, start + name, [start + one for one in kept] or None)
 
 
 def listed_checkpoints(directory: str) -> tuple[str, list[str]]:
@@ -81,7 +92,7 @@ def listed_checkpoints(directory: str) -> tuple[str, list[str]]:
 def numbered_checkpoints(directory: str) -> list[str]:
     """The path prefixes of all model.ckpt-N of which some file is in `directory`, the highest N first."""
     try:
-        names = os.listdir(directory)
+        names = names_in(directory)
     except OSError:
         return []
     steps = {int(found[1]) for found in map(_OF_CHECKPOINT.fullmatch, names) if found}
@@ -95,12 +106,12 @@ def fault_of(checkpoint: str) -> str:
     """
     folder, name = os.path.split(checkpoint)
     try:
-        names = [one for one in os.listdir(folder or '.') if one.startswith(f'{name}.')]
+        names = [one for one in names_in(folder or '.') if one.startswith(f'{name}.')]
     except OSError:
         names = []
     parts = [one for one in names if re.fullmatch(re.escape(name) + r'\.data-\d{5}-of-\d{5}', one)]
     if not parts and f'{name}.index' not in names:
-        return '' if os.path.isfile(checkpoint) and v1.train.checkpoint_exists(checkpoint) else NOT_THERE  # Or of V1.
+        return '' if is_file(checkpoint) and v1.train.checkpoint_exists(checkpoint) else NOT_THERE  # Or of V1.
     if f'{name}.index' not in names:
         return 'its .index is missing'
     if len(parts) != (int(parts[0][-5:]) if parts else 1):
@@ -113,7 +124,7 @@ def fault_of(checkpoint: str) -> str:
     # Strings have no fixed size: what they take is more than nothing.
     needed = sum(types[key].size * math.prod(shape) for key, shape in reader.get_variable_to_shape_map().items()
                  if types[key] not in (tf.string, tf.variant, tf.resource))
-    there = sum(os.path.getsize(os.path.join(folder, part)) for part in parts)
+    there = sum(size_of(os.path.join(folder, part)) for part in parts)
     return f'its .data has {there} of {needed} bytes' if there < needed else ''
 
 
@@ -121,7 +132,7 @@ def find_checkpoint(path: str, flag: str, say: Say = print) -> str:
     """The checkpoint that `path`, a folder, a path prefix or one of a checkpoint's files, stands for. Raises UserError
     naming `flag` when there is none, or when it is not whole."""
     path = checkpoint_prefix(path)
-    if os.path.isdir(path):
+    if is_folder(path):
         if found := newest_checkpoint(path, say):
             return found
     elif not (fault := fault_of(path)):
@@ -143,9 +154,9 @@ def step_is_float(checkpoint: str) -> bool:
 
 
 def open_checkpoint(checkpoint: str):
-    """A tf.train.CheckpointReader; UserError when the files cannot be read."""
+    """A tf.train.CheckpointReader of a path prefix; UserError when the files cannot be read."""
     try:
-        return tf.train.load_checkpoint(checkpoint)
+        return v1.train.NewCheckpointReader(checkpoint)
     except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
         raise UserError(f'cannot read the checkpoint {checkpoint}: {reason_of(error)}') from None
 

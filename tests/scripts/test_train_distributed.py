@@ -315,7 +315,8 @@ def test_a_private_network_has_a_loopback_that_nobody_else_reaches():
 
 
 @pytest.mark.parametrize('flags, words', [
-    ([], '--train_dir is missing'), (['--num_ps=0', '--', '--train_dir=x'], '--num_ps=0'),
+    ([], '--train_dir is missing'), (['--', '--train_dir=gs://b/run'], '--log_directory'),
+    (['--num_ps=0', '--', '--train_dir=x'], '--num_ps=0'),
     (['--kill=boss:1', '--', '--train_dir=x'], '--kill=boss:1 is not like'),
     (['--kill=worker:9@step=1', '--', '--train_dir=x'], '--kill names worker:9'), (['train_dir=x'], "'train_dir=x'")])
 def test_launch_local_refuses(flags, words, tmp_path):
