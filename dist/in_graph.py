@@ -62,12 +62,12 @@ def serve(cluster: Cluster, devices: DeviceConfig, options: InGraphConfig, confi
 
 
 def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConfig, options: InGraphConfig,
-               config: ClusterConfig, say: Say = print) -> int:
+               config: ClusterConfig, say: Say = print, more_hooks: Sequence[v1.train.SessionRunHook] = ()) -> int:
     """Trains with the devices of all workers until run.max_steps and returns 0, or EXIT_SIGTERM after a signal.
 
     task.batch_size is that of the whole cluster. Begins, and goes on after any loss, at the newest checkpoint in
-    run.train_dir. Raises UserError for whatever the user can mend, with EXIT_RETRY when the rest of the cluster
-    was lost.
+    run.train_dir. more_hooks: of the caller, after those of the loop. Raises UserError for whatever the user can mend,
+    with EXIT_RETRY when the rest of the cluster was lost.
     """
     machine = own_machine(devices, options)
     run = train.with_epochs(run, task.optimizer, task.num_examples, task.batch_size)
@@ -88,7 +88,7 @@ def run_client(cluster: Cluster, task: Task, devices: DeviceConfig, run: RunConf
                 raise Refused(f'{error}', error.exit_code) from error
             client = _Client(cluster, peers, placement, machine, task, run, say)
             with naming_the_reader(cluster, task.source):
-                client.work(server.target, stopper)
+                client.work(server.target, stopper, more_hooks)
         say(f'{cluster.name} has ended the job' if not stopper.signal_name else f'{cluster.name} has left the job')
     return EXIT_SIGTERM if stopper.signal_name else 0
 
@@ -191,7 +191,7 @@ class _Client:
     run: RunConfig
     say: Say
 
-    def work(self, target: str, stopper: Stopper) -> None:
+    def work(self, target: str, stopper: Stopper, more_hooks: Sequence[v1.train.SessionRunHook]) -> None:
         """Builds the graph of all machines and runs the loop, with sessions of the server at `target`."""
         gates = {'wrap_optimizer': Fence(1, 0, self.peers.claim.life).wrap} if self.cluster.ps else {}
         step = build_train_step(self.placement, self.task, **gates)
@@ -213,7 +213,7 @@ class _Client:
                       JoinHook(self.cluster.name, step.global_step, self.say),
                       TraceHook(step.global_step, self.run.trace_step, self.run.train_dir, self.cluster.task,
                                 say=self.say),
-                      *train.loop_hooks_for(step, self.run, stopper), *own_hooks]
+                      *train.loop_hooks_for(step, self.run, stopper), *own_hooks, *more_hooks]
         with train.files_beside(self.run, self.task, stopper):
             train.run_steps(creator, loop_hooks, step.train_op, self.task, start.checkpoint)
 

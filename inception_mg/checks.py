@@ -129,6 +129,7 @@ def check_run(run: RunConfig, optimizer: OptimizerConfig, writes: bool = True) -
     for name in ('max_steps', 'log_every_steps'):
         _at_least(name, getattr(run, name), 1)
     _at_least('trace_step', run.trace_step, -1)
+    _at_least('eval_every_steps', run.eval_every_steps, 0)
     for name in ('save_interval_secs', 'save_summaries_secs', 'max_checkpoints_to_keep'):
         _at_least(name, getattr(run, name), 0)
     if run.fine_tune and not run.pretrained_model_checkpoint_path:
@@ -247,8 +248,21 @@ def check_eval(config: EvalConfig) -> None:
         _at_least(name, getattr(config, name), 0)
     if not config.eval_interval_secs > 0:
         raise FlagError(f'--eval_interval_secs={config.eval_interval_secs:g} must be above 0')
-    if config.run_once and config.stop_after_no_gain:
-        raise FlagError('--stop_after_no_gain needs an evaluator that goes on: leave out --run_once')
+    if not 0 <= config.stop_at_precision <= 1:
+        raise FlagError(f'--stop_at_precision={config.stop_at_precision:g} must be between 0 and 1')
+    for name in ('stop_after_no_gain', 'stop_at_precision'):
+        if config.run_once and getattr(config, name):
+            raise FlagError(f'--{name} needs an evaluator that goes on: leave out --run_once')
+
+
+def check_within(run: RunConfig, evaluation: EvalConfig, data_dir: str) -> None:
+    """Raises FlagError for an evaluation within a training that cannot be."""
+    check_eval(dataclasses.replace(evaluation, checkpoint_dir=run.train_dir or '.'))
+    if run.eval_every_steps and made_up_classes(data_dir):
+        raise FlagError(f'--eval_every_steps={run.eval_every_steps}: of made-up images there is nothing to evaluate')
+    for name in ('stop_after_no_gain', 'stop_at_precision'):
+        if getattr(evaluation, name) and not run.eval_every_steps:
+            raise FlagError(f'--{name} in a training needs --eval_every_steps')
 
 
 def check_convert(config: ConvertConfig) -> None:

@@ -31,6 +31,7 @@ SOURCES = {'2016': 'names of the 2016 program', 'slim': 'names of TF-slim', 'ker
 EXPORT_FORMATS = ('saved_model', 'tflite', 'frozen_graph', 'keras', 'onnx')
 QUANTIZE = ('', 'dynamic', 'float16', 'int8')
 INPUT_RANGES = ('-1,1', '0,1')
+WITHIN = ('eval_dir', 'report_dir', 'keep_best', 'stop_after_no_gain', 'stop_at_precision')  # Of --eval_every_steps.
 PLAN_MACHINES = ('dgx1_p100', 'ec2_k80', 'piz_daint', 'p2_xlarge')
 EXPERIMENTS = (
     'towers_equal', 'split_gain', 'ps_bytes', 'stragglers', 'backups', 'dead_worker', 'machines', 'staleness')
@@ -212,6 +213,9 @@ class RunConfig:
     trace_step: int = option(
         0, 'Write TRAIN_DIR/trace_step_N.json, a trace of that step of every task, for Perfetto or chrome://tracing. '
         '0 = only say, at the tenth step, whether compute, wire or input dominates; -1 = not even that.')
+    eval_every_steps: int = option(
+        0, 'Save after every so many steps of the chief\'s, or the only, process, and evaluate there before it goes '
+        'on: one GPU holds one process. Results as of scripts/evaluate.py. 0 = never.')
     save_interval_secs: float = option(600.0, 'Seconds between two checkpoints.')
     save_summaries_secs: float = option(
         180.0, 'Seconds between two summaries of histograms and distorted images.')
@@ -356,6 +360,8 @@ class EvalConfig:
     stop_after_no_gain: int = option(
         0, 'Without --run_once: after this many evaluated checkpoints without a better precision@1 ask the '
         'training to save and end. 0 = never.')
+    stop_at_precision: float = option(
+        0.0, 'Without --run_once: ask the training to save and end once a checkpoint has this precision@1. 0 = never.')
 
 
 @dataclasses.dataclass(frozen=True)

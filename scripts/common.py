@@ -95,6 +95,16 @@ def data_and_model() -> tuple[config.DataConfig, config.ModelConfig]:
     return data, model
 
 
+def evaluation_hooks(data: config.DataConfig, model: config.ModelConfig, run: config.RunConfig) -> list:
+    """What evaluates within a training process, if --eval_every_steps asks for it; imports TensorFlow."""
+    evaluation = from_flags(config.EvalConfig, checkpoint_dir=run.train_dir)
+    if not run.eval_every_steps:
+        return []
+    from inception_mg.evaluation.evaluate import set_up
+    from inception_mg.evaluation.within import EvaluateHook
+    return [EvaluateHook(run.train_dir, lambda: set_up(data, model, evaluation), run.eval_every_steps)]
+
+
 def given_flags() -> frozenset[str]:
     """Returns the names of the flags that are on the command line."""
     return frozenset(name for name in flags.FLAGS if flags.FLAGS[name].present)

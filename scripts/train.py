@@ -9,6 +9,7 @@ import os
 
 import common  # First: it quiets TensorFlow's start.
 from inception_mg import checks, config
+from inception_mg.config import WITHIN
 from inception_mg.errors import EXIT_SIGTERM
 from inception_mg.run_dir import model_card
 from inception_mg.training.decays import decay_lines
@@ -22,6 +23,7 @@ def main() -> int:
     checks.check_data(data, model.model)
     checks.check_model(model)
     checks.check_run(run, optimizer)
+    checks.check_within(run, common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir), data.data_dir)
     data, model = model_card.settle_for_training(run.train_dir, data, model, common.given_flags())
     common.show(decay_lines(model, run))
     if devices.log_device_placement:
@@ -31,7 +33,7 @@ def main() -> int:
         from inception_mg.training.image_task import image_task
         from inception_mg.training.train import train_here
     task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print), run.seed)
-    signal_name = train_here(task, devices, run)
+    signal_name = train_here(task, devices, run, more_hooks=common.evaluation_hooks(data, model, run))
     return EXIT_SIGTERM if signal_name else 0
 
 
@@ -39,4 +41,5 @@ if __name__ == '__main__':
     common.define_flags(config.DataConfig, config.ModelConfig, config.OptimizerConfig, config.DeviceConfig,
                         config.RunConfig)
     common.define_flags(config.OldConfig)
+    common.define_flags(config.EvalConfig, only=WITHIN)
     common.run(main)

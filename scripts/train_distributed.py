@@ -41,6 +41,8 @@ def main() -> int:
     checks.check_run(run, optimizer, writes=cluster.is_chief or cluster.job == 'evaluator')
     if cluster.job == 'evaluator':
         return evaluate(data, model, evaluation)
+    if run.eval_every_steps:  # Else the flags are those of an evaluator beside this task.
+        checks.check_within(run, evaluation, data.data_dir)
     data, model = model_card.settle_for_training(run.train_dir, data, model, common.given_flags())
     choose_gpus(settings.gpus, os.environ)
     check_port(cluster.address, cluster.name)
@@ -51,7 +53,8 @@ def main() -> int:
         from inception_mg.fast.choice import operations_for
         from inception_mg.training.image_task import image_task
     task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print), run.seed)
-    return run_worker(cluster, task, devices, run, settings)
+    return run_worker(cluster, task, devices, run, settings,
+                      more_hooks=common.evaluation_hooks(data, model, run) if cluster.is_chief else ())
 
 
 def serve(cluster: hosts.Cluster, settings: config.ClusterConfig) -> int:

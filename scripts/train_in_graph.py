@@ -17,6 +17,7 @@ import common  # First: it quiets TensorFlow's start.
 from dist import hosts
 from dist.server import check_port, choose_gpus, hide_gpus
 from inception_mg import checks, config
+from inception_mg.config import WITHIN
 from inception_mg.errors import FlagError
 from inception_mg.run_dir import model_card
 from inception_mg.training.decays import decay_lines
@@ -46,6 +47,7 @@ def main() -> int:
         checks.check_data(data, model.model)
         checks.check_model(model)
         checks.check_run(run, optimizer)
+        checks.check_within(run, common.from_flags(config.EvalConfig, checkpoint_dir=run.train_dir), data.data_dir)
         data, model = model_card.settle_for_training(run.train_dir, data, model, common.given_flags())
         common.show(decay_lines(model, run))
     check_port(cluster.address, cluster.name)  # Before TensorFlow's import, which takes seconds.
@@ -55,7 +57,8 @@ def main() -> int:
         from inception_mg.training.image_task import image_task, open_training_data
     if cluster.is_chief:
         task = image_task(data, model, optimizer, operations_for(devices.plain_operations, print), run.seed)
-        return in_graph.run_client(cluster, task, devices, run, options, settings)
+        return in_graph.run_client(cluster, task, devices, run, options, settings,
+                                   more_hooks=common.evaluation_hooks(data, model, run))
     if cluster.job == 'worker':
         print(f'data       {open_training_data(data).summary}')
     return in_graph.serve(cluster, devices, options, settings)
@@ -69,4 +72,5 @@ if __name__ == '__main__':
                         learning_rate_decay_factor=0.94)  # Those of inception_distributed_train.py.
     common.flags.DEFINE_alias('task_index', 'task_id')
     common.define_flags(config.OldConfig)
+    common.define_flags(config.EvalConfig, only=WITHIN)
     common.run_task(main)

@@ -51,7 +51,7 @@ def watch(data: DataConfig, model: ModelConfig, config: EvalConfig, say: Say = p
     wait_for_checkpoint(config, is_over, say)
     setup = set_up(data, model, config, chosen)
     with Results(setup, say) as results, Evaluation(setup) as evaluation:
-        watcher = _Watcher(setup, evaluation, results, say)
+        watcher = Watcher(setup, evaluation, results, say)
         watcher.passed.update(checkpoints_in(config.checkpoint_dir)[:-1])  # Old ones; after this, each new one.
         while True:
             over = is_over()  # Asked first: its last checkpoint was there before.
@@ -115,7 +115,7 @@ class CheckpointGoneError(FileNotFoundError):
     """A checkpoint was deleted by the training before it was held."""
 
 
-class _Watcher:
+class Watcher:
     """What the evaluator knows between two checkpoints. passed: those that need no look any more."""
 
     def __init__(self, setup: Setup, evaluation: Evaluation, results: Results, say: Say):
@@ -150,6 +150,9 @@ class _Watcher:
                 plots.draw_precision(self._history.precisions(), f'{self._config.subset} images', picture)
         with self._losing('the request to end the training'):
             self._stop_without_gain(result)
+            if 0 < self._config.stop_at_precision <= result['precision@1']:
+                self._ask_to_end(f'precision@1 of {result["precision@1"]:.4f} at step {result["step"]}, asked for '
+                                 f'--stop_at_precision={self._config.stop_at_precision:g}')
 
     def _hold(self, checkpoint: str) -> str:
         """The held checkpoint; the checkpoint where it is, if none is to be kept, or none can be."""
@@ -175,11 +178,15 @@ class _Watcher:
 
     def _stop_without_gain(self, result: dict) -> None:
         count, limit = self._history.without_gain(), self._config.stop_after_no_gain
-        if not limit or count < limit or self._asked:
+        if not limit or count < limit:
             return
         best = self._history.best()
-        why = (f'no gain in precision@1 over {count} checkpoints: {best["precision@1"]:.4f} at step {best["step"]}, '
-               f'{result["precision@1"]:.4f} at step {result["step"]}')
+        self._ask_to_end(f'no gain in precision@1 over {count} checkpoints: {best["precision@1"]:.4f} at step '
+                         f'{best["step"]}, {result["precision@1"]:.4f} at step {result["step"]}')
+
+    def _ask_to_end(self, why: str) -> None:
+        if self._asked:
+            return
         run_state.request_stop(self._config.checkpoint_dir, why)
         self._asked = True
         self._say(f'{why}: asked the training to end by {self._config.checkpoint_dir}/{run_state.STOP_FILE}')

@@ -157,7 +157,8 @@ class StatusHook(v1.train.SessionRunHook):
 
 
 class CheckpointHook(v1.train.SessionRunHook):
-    """Saves every `every_secs`, and at the end; never weights that are not finite.
+    """Saves every `every_secs`, after every `every_steps` steps of this process (0: not so), and at the end; never
+    weights that are not finite.
 
     The stock CheckpointSaverHook would also save weights that an update has just ruined, and then
     nothing finite would be left to go back to. around(): entered for each save as a whole, from reading the
@@ -166,8 +167,9 @@ class CheckpointHook(v1.train.SessionRunHook):
 
     def __init__(self, saver: v1.train.Saver, variables: Sequence[tf.Variable], global_step: tf.Variable,
                  train_dir: str, every_secs: float, say: Callable[[str], None] = print, operations: Operations = PLAIN,
-                 around: Around = contextlib.nullcontext):
+                 around: Around = contextlib.nullcontext, every_steps: int = 0):
         self._saver, self._global_step, self._around = saver, global_step, around
+        self._every_steps, self._runs = every_steps, 0
         self._train_dir, self._every_secs, self._say = train_dir, every_secs, say
         self._finite = build_finite(variables, operations)
         self._saved_step, self._next, self._session = None, None, None
@@ -181,7 +183,8 @@ class CheckpointHook(v1.train.SessionRunHook):
             self._save(session)
 
     def after_run(self, run_context, run_values):
-        if time.monotonic() >= self._next:
+        self._runs += 1
+        if time.monotonic() >= self._next or self._every_steps and self._runs % self._every_steps == 0:
             self._save(run_context.session)
             self._next = time.monotonic() + self._every_secs
 

@@ -27,9 +27,10 @@ v1 = tf.compat.v1
 Say = Callable[[str], None]
 
 
-def train_here(task: Task, devices: DeviceConfig, run: RunConfig, say: Say = print) -> str:
+def train_here(task: Task, devices: DeviceConfig, run: RunConfig, say: Say = print,
+               more_hooks: Sequence[v1.train.SessionRunHook] = ()) -> str:
     """Trains on this machine until run.max_steps and returns '', or the name of the signal that
-    ended it (after a checkpoint). Resumes from run.train_dir.
+    ended it (after a checkpoint). Resumes from run.train_dir. more_hooks: of the caller, after those of the loop.
 
     Raises UserError for whatever the user can mend: data, flags, checkpoints, a loss that diverged.
     """
@@ -55,7 +56,7 @@ def train_here(task: Task, devices: DeviceConfig, run: RunConfig, say: Say = pri
         stopper = hooks.Stopper()
         loop_hooks = [*loop_hooks_for(step, run, stopper),
                       TraceHook(step.global_step, run.trace_step, run.train_dir, say=say),
-                      *chief_hooks(step, task, run, saver, say=say)]
+                      *chief_hooks(step, task, run, saver, say=say), *more_hooks]
         with stopper.listening(), files_beside(run, task, stopper):
             run_steps(creator, loop_hooks, step.train_op, task, start.checkpoint)
     return stopper.signal_name
@@ -132,7 +133,8 @@ def chief_hooks(step: TrainStep, task: Task, run: RunConfig, saver: v1.train.Sav
                          [summaries.write_scalars_to(writer), MetricsLog(run.train_dir).write], say),
         summaries.SummaryHook(step, run.save_summaries_secs, writer),
         hooks.CheckpointHook(saver, v1.global_variables(), step.global_step, run.train_dir,
-                             run.save_interval_secs, say, task.operations or PLAIN, around_save),
+                             run.save_interval_secs, say, task.operations or PLAIN, around_save,
+                             run.eval_every_steps),
         hooks.StopFileHook(run.train_dir, say)]
 
 

@@ -142,7 +142,7 @@ def test_a_checkpoint_that_is_deleted_under_it(table, three_classes, tmp_path, m
     save(tmp_path, 2)
     run_state.write_state(str(tmp_path), run_state.OVER)
     lines: list[str] = []
-    monkeypatch.setattr(evaluator._Watcher, 'evaluate', deleting(evaluator._Watcher.evaluate, tmp_path))
+    monkeypatch.setattr(evaluator.Watcher, 'evaluate', deleting(evaluator.Watcher.evaluate, tmp_path))
     watch(three_classes, tmp_path, lines, keep_best=keep_best)
     assert any('model.ckpt-2 was deleted' in line for line in lines) and 'is over' in lines[-1]
     assert not (tmp_path / 'eval' / 'results.jsonl').exists()
