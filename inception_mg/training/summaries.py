@@ -1,7 +1,7 @@
 """What goes into the event files: scalars at each status line, and now and then histograms and images."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -75,6 +75,14 @@ def histograms_of(arrays: dict[str, np.ndarray]) -> v1.Summary:
                 min=array.min(), max=array.max(), num=array.size, sum=array.sum(), sum_squares=np.square(array).sum(),
                 bucket_limit=edges[1:], bucket=counts)))
     return v1.Summary(value=values)
+
+
+def write_settings(writer: v1.summary.FileWriter, step_v: int, settings: Mapping[str, object]) -> None:
+    """Writes the settings of a training as a table, which TensorBoard shows under Text."""
+    rows = [f'| {name} | {value} |' for name, value in sorted(settings.items())]
+    metadata = v1.SummaryMetadata(plugin_data=v1.SummaryMetadata.PluginData(plugin_name='text'))
+    text = tf.make_tensor_proto('\n'.join(['| setting | value |', '|---|---|', *rows]))
+    writer.add_summary(v1.Summary(value=[v1.Summary.Value(tag='settings', metadata=metadata, tensor=text)]), step_v)
 
 
 def write_scalars_to(writer: v1.summary.FileWriter) -> Callable[[int, dict[str, float]], None]:

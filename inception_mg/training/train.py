@@ -128,6 +128,8 @@ def chief_hooks(step: TrainStep, task: Task, run: RunConfig, saver: v1.train.Sav
                 say: Say = print, around_save: hooks.Around = contextlib.nullcontext) -> list[v1.train.SessionRunHook]:
     """What the one process that writes in train_dir needs: status, summaries, checkpoints, an ear for STOP."""
     writer = v1.summary.FileWriter(run.train_dir)
+    settings = {**vars(run), **vars(task.optimizer), 'batch_size': task.batch_size, 'seed': task.seed}
+    summaries.write_settings(writer, 0, {**{f'--{name}': value for name, value in settings.items()}, **task.settings})
     return [
         hooks.StatusHook(step, run.log_every_steps, run.max_steps, task.batch_size * aggregated, task.num_examples,
                          [summaries.write_scalars_to(writer), MetricsLog(run.train_dir).write], say),
