@@ -33,9 +33,10 @@ PROGRAMS = {
     'benchmark': (config.BenchmarkConfig, config.ModelConfig, config.DataConfig),
     'experiments': (config.ExperimentsConfig,)}
 BASE = {'train_dir': 'run', 'data_dir': 'records', 'checkpoint_dir': 'run', 'export_dir': 'out', 'input': 'run',
-        'output_directory': 'out', 'source': 'downloads', 'train_directory': 'photos', 'way': 'one_device',
+        'output_directory': 'out', 'train_directory': 'photos', 'way': 'one_device',
         'job_name': 'worker'}
-OF_ONE = {'experiments': {'only': 'towers_equal'}, 'plot_training': {'output': 'curves.png'}}
+OF_ONE = {'experiments': {'only': 'towers_equal'}, 'plot_training': {'output': 'curves.png'},
+          'build_imagenet_data': {'source': 'downloads'}}
 NUMBERS = ('nan', 'inf', '-inf', '-1', '-1e308', '1e400', '99999999999999999999999999', '', 'x', '0x', '1,2')
 TEXTS = ('', ' ', '\t', 'a*', '~nobody-of-this-name/x', 'gs://b/x', 'a\nb', 'r\udce9', '/dev/null/x', '-1', 'nan')
 
