@@ -126,6 +126,8 @@ def split_address(address: str, task: str) -> tuple[str, int]:
             ipaddress.IPv6Address(host)
         except ValueError:
             raise FlagError(f'{task}: {match[1]} in {address!r} is no IPv6 address') from None
+    elif odd := re.search(r'[^\w.-]', host):
+        raise FlagError(f'{task}: {address!r} has {odd[0]!r}, which no name of a host has: list each task by itself')
     if _is_everywhere(host):
         raise FlagError(f'{task}: {address!r} is every interface of a machine, not an address that others can reach: '
                         'list the name or the address of its machine')

@@ -122,6 +122,8 @@ def derived_port(environ: Mapping[str, str]) -> int:
 
 def expand_nodes(text: str) -> list[str]:
     """Expands a list such as 'a,node[01-02,05],r[1-2]n[3-4]' into names, in the order written."""
+    if not re.fullmatch(r'([^\[\]]|\[[^\[\]]*\])*', text):
+        raise FlagError(f'Slurm lists the nodes {text}, where a bracket is missing')
     nodes = []
     for part in re.findall(r'(?:[^,\[\]]|\[[^\]]*\])+', text):
         pieces = re.split(r'\[([^\]]*)\]', part)  # By turns as they are and lists of ranges.
@@ -143,6 +145,8 @@ def _numbers(ranges: str, text: str) -> list[str]:
 
 def expand_counts(text: str) -> list[int]:
     """Expands Slurm's '2(x3),1' into [2, 2, 2, 1]."""
+    if not re.fullmatch(r'\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*', text):
+        raise FlagError(f'Slurm lists the tasks of its nodes as {text!r}, which is no list such as 2(x3),1')
     return [int(count) for count, times in re.findall(r'(\d+)(?:\(x(\d+)\))?', text)
             for _ in range(int(times or 1))]
 

@@ -147,7 +147,8 @@ def test_difference():
     ('localhost:1', 'b:2,c:3', 'ps 0 is at localhost, which on every machine is that machine itself'),
     ('a:1', 'b:2,127.0.0.2:3', 'worker 1 is at 127.0.0.2'), ('a:1', '[::1]:2', 'worker 0 is at ::1'),
     ('0.0.0.0:1', 'b:2', 'ps 0: .* is every interface'), ('a:1', '[::]:2', 'worker 0: .* is every interface'),
-    ('a:1', '0:2', 'is every interface'), ('[zz]:1', 'b:2', r'\[zz\] in .* is no IPv6 address'),
+    ('a:1', '0:2', 'is every interface'), ('*:1', 'b:2', r"ps 0: '\*:1' has '\*', which no name"),
+    ('a:1', 'n{1-2}:2', r"worker 0: .* has '\{'"), ('[zz]:1', 'b:2', r'\[zz\] in .* is no IPv6 address'),
     ('[1.2.3.4]:1', 'b:2', 'is no IPv6 address')])
 def test_addresses_that_others_cannot_reach(ps, workers, words):
     with pytest.raises(FlagError, match=words):

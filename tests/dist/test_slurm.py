@@ -78,6 +78,18 @@ def test_expand_nodes(text, names):
     assert slurm.expand_nodes(text) == names
 
 
+@pytest.mark.parametrize('text', ['r[1-2', 'r1-2]', 'r[[1]]', 'r]1['])
+def test_a_list_of_nodes_that_is_cut_is_refused(text):
+    with pytest.raises(FlagError, match='a bracket is missing'):
+        slurm.expand_nodes(text)
+
+
+@pytest.mark.parametrize('text', ['2(x3', 'x', '2,', '2(3)', '2 1'])
+def test_a_list_of_counts_that_is_none_is_refused(text):
+    with pytest.raises(FlagError, match='no list such as'):
+        slurm.expand_counts(text)
+
+
 def test_expand_counts():
     assert slurm.expand_counts('1(x2)') == [1, 1] and slurm.expand_counts('2(x3),1') == [2, 2, 2, 1]
 
