@@ -163,7 +163,9 @@ class Evaluation:
             with tf.Graph().as_default() as graph:
                 self._graph = build_eval_graph(setup, values)
                 self._restorer = checkpoints.Restorer(self._graph.variables, setup.config.use_averages, setup.remedy)
-            self._session = v1.Session(graph=graph, config=v1.ConfigProto(allow_soft_placement=True))
+            # Beside a training on the same GPU: no more of its memory than this needs.
+            self._session = v1.Session(graph=graph, config=v1.ConfigProto(
+                allow_soft_placement=True, gpu_options=v1.GPUOptions(allow_growth=True)))
         if not values:
             self._restorer.restore(self._session, checkpoint)
 
