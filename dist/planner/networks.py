@@ -39,6 +39,15 @@ def total(network: Sequence[Variable]) -> int:
     return sum(variable.bytes for variable in trained(network))
 
 
+def of_classes(variables: Sequence[Variable], outputs: int) -> Network:
+    """The same network with so many outputs, where it had CLASSES of them.
+
+    Its last layers are those whose numbers of values CLASSES divides: 7 x 11 x 13 divides no other layer's.
+    """
+    return tuple(one._replace(bytes=one.bytes // CLASSES * outputs, macs=one.macs // CLASSES * outputs)
+                 if one.bytes % (BYTES * CLASSES) == 0 else one for one in variables)
+
+
 @functools.cache
 def network(name: str) -> Network:
     """The network of that name, of NETWORKS."""

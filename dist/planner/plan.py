@@ -16,6 +16,7 @@ MOST_WORKERS = 256
 COPIES = 4          # Of a trained weight on its ps: itself, two slots of RMSProp, its moving average.
 RATE_RANGE = 0.12   # Of a link's rate: what it was off in tables that were fitted at another point.
 SPREAD_RANGE = (0.0, 0.04)
+MORE_PS = 'number of ps'
 HALF = 0.5          # Of its linear share: a worker that brings less is one too many.
 
 
@@ -137,7 +138,7 @@ class Planner:
             job, ps_rate=job.ps_rate * (1 + sign * RATE_RANGE), worker_rate=job.worker_rate * (1 + sign * RATE_RANGE),
             spread=spread), question.sync).images_per_sec
             for sign, spread in ((-1, max(SPREAD_RANGE[1], job.spread)), (1, SPREAD_RANGE[0])))
-        bound = max(gains, key=gains.get)
+        bound = max((name for name in gains if name != MORE_PS), key=gains.get)  # What binds is a thing, not a number.
         return Row(workers, ps, backups, gbits, pace.images_per_sec, pace.images_per_sec / (workers * alone), pace.step,
                    min(low, pace.images_per_sec), max(high, pace.images_per_sec), bound if gains[bound] > 0.01 else
                    'nothing alone', gains, free.images_per_sec / sync.images_per_sec - 1, free.staleness, job.fullest,
@@ -165,7 +166,7 @@ class Planner:
         gains = {name: model.predict(other, question.sync).images_per_sec / pace.images_per_sec - 1
                  for name, other in changed.items()}
         if all_of_them and 2 * ps <= len(self._pieces):
-            gains['number of ps'] = self.pace_of_more(job, 2 * ps) / pace.images_per_sec - 1
+            gains[MORE_PS] = self.pace_of_more(job, 2 * ps) / pace.images_per_sec - 1
         return {name: max(0.0, gain) for name, gain in gains.items()}
 
     def pace_of_more(self, job: Job, ps: int) -> float:

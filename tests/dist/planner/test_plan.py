@@ -11,10 +11,11 @@ import pytest
 from conftest import ROOT
 
 from dist.planner import check, machine, page, plan
-from dist.planner.networks import network, trained
+from dist.planner.networks import NETWORKS, network, of_classes, trained
 from dist.planner.plan import Planner, Question
 from inception_mg import checks, config
 from inception_mg.errors import FlagError, UserError
+from inception_mg.run_dir.model_card import ModelCard, write_card
 
 DAINT = machine.find('piz_daint')
 BROWSER = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
@@ -28,7 +29,7 @@ def run(*flags: str) -> subprocess.CompletedProcess:
 def test_more_workers_help_until_a_wire_is_full():
     planner = Planner(DAINT, Question())
     few, many = (planner.row(16, ps, 0.0) for ps in (1, 12))
-    assert few.bound in ('wire of a ps', 'number of ps') and few.efficiency < 0.4 < 0.9 < many.efficiency
+    assert few.bound == 'wire of a ps' and few.gains['number of ps'] > 0.5 and few.efficiency < 0.4 < 0.9 < many.efficiency
     assert many.bound == 'compute' and few.asynchronous > many.asynchronous
     assert few.low < few.images_per_sec < few.high and few.fullest == 108583880
     assert few.ps_memory == 108583880 * (4 + 16)
@@ -130,15 +131,19 @@ def test_published_exits_with_0_and_errors_with_one_line():
         assert done.returncode == code and len(done.stderr.splitlines()) == 1 and not done.stdout, flags
 
 
-LOGS = {'worker_0.log': '''worker 0 serves on 10.0.0.2:2222
-cluster    worker 0 of 2 ps and 3 workers, synchronous, 2 of 3 gradients per update; reads part 1 of 3 of the images
+LOGS = {'worker_0.log': '''chief serves on 10.0.0.2:2222
+cluster    chief of 2 ps and 3 workers, synchronous, 2 of 3 gradients per update; reads part 1 of 3 of the images
 batch      64 images per update; here 32 = 2 towers x 16; 3.0 steps per epoch
-wire       a step of each worker pulls 108.6 MB of weights and pushes as much of gradients; with 10 Gbit/s
-worker 0 made 50 steps in 20.0 s, 25% of it waiting for updates: 271.5 MB/s each way
-''', 'worker_1.log': 'worker 1 made 40 steps in 20.0 s, 35% of it waiting for updates: 217.2 MB/s each way\n'}
+wire       a step of each worker pulls 97.4 MB of weights and pushes as much of gradients; with 10 Gbit/s
+chief made 50 steps in 20.0 s, 25% of it waiting for updates: 243.5 MB/s each way
+''', 'worker_1.log': '''worker 1 made 20 steps in 9.0 s, 1% of it waiting for updates: 194.8 MB/s each way
+worker 1 made 40 steps in 20.0 s, 35% of it waiting for updates: 194.8 MB/s each way
+''', 'worker_7.log': 'worker 7 made 90 steps in 20.0 s, 1% of it waiting for updates: 194.8 MB/s each way\n'}
+CARD = ModelCard(1.0, 299, tuple('abcdefghi'), 'float32', 'records')
 
 
 def test_a_finished_run_is_read_and_compared(tmp_path):
+    """The chief is worker 0; what an earlier job left of a worker that this one has not does not count."""
     with pytest.raises(UserError, match='there is no .*logs'):
         check.read_run(str(tmp_path))
     (tmp_path / 'logs').mkdir()
@@ -149,12 +154,39 @@ def test_a_finished_run_is_read_and_compared(tmp_path):
         (tmp_path / 'logs' / name).write_text(text)
     found = check.read_run(str(tmp_path))
     assert (found.ps, found.workers, found.sync, found.needed, found.images, found.towers) == (2, 3, True, 2, 32, 2)
+    assert found.steps == {0: (50, 20.0, 0.25), 1: (40, 20.0, 0.35)} and found.wire_dtype == 'float32'
     assert found.images_per_sec == 50 / 20 * 2 * 32 and not found.one_machine
+    with pytest.raises(UserError, match=r'pulled 97.4 MB, .* of 108.6 MB'):  # Without its card: of 1001 outputs.
+        check.compare_run(str(tmp_path), DAINT, 10.0)
+
+
+def test_a_run_of_few_classes_is_compared_with_its_own_bytes(tmp_path):
+    (tmp_path / 'logs').mkdir()
+    for name, text in LOGS.items():
+        (tmp_path / 'logs' / name).write_text(text)
+    write_card(str(tmp_path), CARD)
     lines = check.compare_run(str(tmp_path), DAINT, 10.0)
-    assert '160' in lines[2] and lines[-1].split() == ['waiting', 'for', 'updates', '30%']
-    other = dataclasses.replace(DAINT, variables=tuple(network('resnet_50')[:40]))
-    with pytest.raises(UserError, match='pulled 108.6 MB'):
-        check.compare_run(str(tmp_path), other, 10.0)
+    assert '160' in lines[2] and lines[5].split() == ['waiting', 'for', 'updates', '30%'] and 'bound by' in lines[6]
+    assert len(lines) == 7 and '--network=10' in check.compare_run(
+        str(tmp_path), dataclasses.replace(DAINT, own_gbits=0.0), 0.0)[-1]
+    write_card(str(tmp_path), dataclasses.replace(CARD, image_size=75))
+    with pytest.raises(UserError, match='--image_size=75, --machine was measured with 299'):
+        check.compare_run(str(tmp_path), DAINT, 10.0)
+    write_card(str(tmp_path), CARD)
+    log = tmp_path / 'logs' / 'worker_0.log'
+    log.write_text(log.read_text().replace('97.4 MB of weights and pushes as much of gradients',
+                                           '48.7 MB of weights and pushes as much of gradients, in bfloat16'))
+    assert check.read_run(str(tmp_path)).wire_dtype == 'bfloat16'
+    assert f'{48.7 / (40 / 90):.4g}' in check.compare_run(str(tmp_path), DAINT, 10.0)[4]
+
+
+@pytest.mark.parametrize('name', sorted(NETWORKS))
+def test_only_the_last_layers_depend_on_the_number_of_classes(name):
+    """The kernel and the biases of the logits, and of the auxiliary ones where the network has them."""
+    pairs = list(zip(network(name), of_classes(network(name), 10), strict=True))
+    changed = [(one, other) for one, other in pairs if one != other]
+    assert len(changed) == (4 if name == 'inception_v3' else 2) and changed[-1][0] is trained(network(name))[-1]
+    assert all(other.bytes * 1001 == one.bytes * 10 for one, other in changed)
 
 
 @pytest.fixture(scope='module')
