@@ -25,6 +25,7 @@ def test_records_of_1000_classes(tmp_path):
     assert info.num_outputs == 1001
     assert [info.class_name(label) for label in (1, 700, 701, 702, 1000)] == [
         'name 1', 'crane', 'crane', 'class 702', 'toilet tissue, toilet paper']
+    assert list(info.records_of('train', 2)) == [699, 2] and list(info.records_of('validation', 1)) == [2]
 
 
 def test_labels_file_names_the_classes(tmp_path, capsys):

@@ -47,8 +47,16 @@ def test_no_dataset_json_says_what_is_there_and_what_to_run(tmp_path):
         dataset_info.read_dataset_info('/nope')
 
 
+def test_records_of_each_shard():
+    assert list(_INFO.records_of('train', 2)) == [4, 3]  # Dealt in turn.
+    uneven = dataset_info.DatasetInfo(('daisy',), {'train': 7}, {'train': 2}, shard_records={'train': (1, 6)})
+    assert list(uneven.records_of('train', 2)) == [1, 6] and list(uneven.records_of('train', 3)) == [3, 2, 2]
+
+
 @pytest.mark.parametrize('text', [
-    '', '[]', '{"classes": ["a"]}', '{"classes": 3, "counts": {}, "shards": {}}'])
+    '', '[]', '{"classes": ["a"]}', '{"classes": 3, "counts": {}, "shards": {}}',
+    *(f'{{"classes": ["a"], "counts": {{"train": 3}}, "shards": {{"train": 2}}, "shard_records": {{"train": {numbers}}}}}'
+      for numbers in ('[1, 1]', '[3]', '[4, -1]', '3', '["1", 2]'))])
 def test_a_damaged_dataset_json(tmp_path, text):
     (tmp_path / 'dataset.json').write_text(text)
     with pytest.raises(UserError, match='is damaged.*--describe'):
