@@ -55,7 +55,7 @@ def test_records_of_each_shard():
 
 @pytest.mark.parametrize('text', [
     '', '[]', '{"classes": ["a"]}', '{"classes": 3, "counts": {}, "shards": {}}',
-    *(f'{{"classes": ["a"], "counts": {{"train": 3}}, "shards": {{"train": 2}}, "shard_records": {{"train": {numbers}}}}}'
+    *('{"classes": ["a"], "counts": {"train": 3}, "shards": {"train": 2}, "shard_records": {"train": ' + numbers + '}}'
       for numbers in ('[1, 1]', '[3]', '[4, -1]', '3', '["1", 2]'))])
 def test_a_damaged_dataset_json(tmp_path, text):
     (tmp_path / 'dataset.json').write_text(text)
